@@ -37,7 +37,7 @@ class PolicyWithValueHead(nn.Module):
     def __init__(self, base_model_name: str = "gpt2"):
         super().__init__()
         ### BEGIN SOLUTION
-        self.lm = AutoModelForCausalLM.from_pretrained(base_model_name)
+        self.lm = AutoModelForCausalLM.from_pretrained(base_model_name, dtype=torch.float32)
         # what a checkpoint recommends for sampling (top-k, repetition penalty, ...) is not the policy
         self.lm.generation_config = GenerationConfig()
         hidden_size = self.lm.config.hidden_size

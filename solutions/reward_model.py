@@ -53,7 +53,7 @@ class RewardModel(nn.Module):
     def __init__(self, base_model_name: str = "gpt2"):
         super().__init__()
         ### BEGIN SOLUTION
-        self.backbone = AutoModel.from_pretrained(base_model_name)
+        self.backbone = AutoModel.from_pretrained(base_model_name, dtype=torch.float32)
         self.v_head = nn.Linear(self.backbone.config.hidden_size, 1, bias=False)
         ### END SOLUTION
 
