@@ -7,30 +7,40 @@ from __future__ import annotations  # an older Python shall get as far as set-up
 
 import argparse
 import dataclasses
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 from .errors import LabError
-from .settings import Settings, defaults_for
+from .settings import PRETRAINED, Settings, defaults_for
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; a `LabError` is printed as a sentence, without a traceback."""
+    """Run one command; a `LabError` or a stub that is not written yet is one sentence, without a traceback."""
     parser = _parser()
     arguments, passed_on = parser.parse_known_args(argv)
     if passed_on and arguments.command not in (_test, _lab):
         parser.error(f"unrecognized arguments: {' '.join(passed_on)}")
     arguments.passed_on = passed_on
+    # Let a thread that waits for the others sleep. The default is to spin, which makes torch several times slower
+    # where the cores are shared with another program. OpenMP reads this once, when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         return arguments.command(arguments) or 0
     except LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except NotImplementedError as stub:
+        if not str(stub).startswith("exercise"):
+            raise
+        print(f"not written yet: {stub}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
-        print("\nstopped. What was finished is safe: the same command goes on from there.", file=sys.stderr)
+        goes_on = " What was finished is safe: the same command goes on from there."
+        print("\nstopped." + (goes_on if arguments.command is _run else ""), file=sys.stderr)
         return 130
 
 
@@ -46,7 +56,12 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(command=_run, name="demo", backbone="tiny")
     _add_run_options(demo, skip={"backbone"})
 
-    run = commands.add_parser("run", help="the same on any backbone, data and reward")
+    others = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in PRETRAINED.items())
+    run = commands.add_parser(
+        "run",
+        help="the same on any backbone, data and reward",
+        epilog=f"Where the backbone is not tiny, the defaults are {others}.",
+    )
     run.set_defaults(command=_run, name=None)
     _add_run_options(run, skip=set())
 
@@ -57,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--batch", type=int, default=16, help="responses in a step (default 16)")
     bench.add_argument("--new-tokens", type=int, default=20, help="tokens in a response (default 20)")
     bench.add_argument("--repeats", type=int, default=5, help="steps measured (default 5)")
+    bench.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
     data = commands.add_parser("data", help="what is in a data set, and what length or single words give away")
     data.add_argument("data", nargs="?", default="toy")
@@ -84,7 +100,8 @@ def _add_run_options(parser: argparse.ArgumentParser, skip: set[str]) -> None:
     for field in dataclasses.fields(Settings):
         if field.name not in skip:
             flag = "--" + field.name.replace("_", "-")
-            parser.add_argument(flag, type=field.type, default=None, help=f"(default {field.default})")
+            help_text = f"{field.metadata['help']} (default {field.default})"
+            parser.add_argument(flag, type=type(field.default), default=None, help=help_text)
 
 
 def _settings(arguments: argparse.Namespace, seed: int | None) -> Settings:
@@ -114,11 +131,12 @@ def _run(arguments: argparse.Namespace) -> int:
     outcomes = []
     for seed in arguments.seeds or [None]:
         settings = _settings(arguments, seed)
-        name = arguments.name or f"{Path(settings.backbone).name}-{settings.reward}"
+        name = _run_name(settings, arguments.name)
         folder = arguments.run or Path("runs") / f"{name}-seed{settings.seed}"
+        lab = open_lab(settings, folder)
         if arguments.fresh:
             start_over(folder, None if arguments.fresh == "all" else arguments.fresh)
-        results = run_pipeline(open_lab(settings, folder))
+        results = run_pipeline(lab)
         card = score_card(results)
         report = write_run_report(results, card)
         print(f"\n{format_card(card)}\n\nreport: {report}\n")
@@ -127,6 +145,12 @@ def _run(arguments: argparse.Namespace) -> int:
         table, report = write_seeds_report(Path("runs") / f"{name}-seeds", outcomes)
         print(f"{table}\n\nreport: {report}")
     return 0 if all(point.passed for _, card in outcomes for point in card) else 2
+
+
+def _run_name(settings: Settings, name: str | None) -> str:
+    """What tells one run folder from another, apart from the seed."""
+    parts = [name] if name else [Path(settings.backbone).name, Path(settings.reward).name]
+    return "-".join(parts if settings.code == Settings.code else [*parts, settings.code])
 
 
 def _bench(arguments: argparse.Namespace) -> None:
@@ -142,11 +166,12 @@ def _bench(arguments: argparse.Namespace) -> None:
         repeats=arguments.repeats,
         compute=choose_compute(arguments.device, arguments.dtype),
     )
-    print(bench.format_result(result))
+    print(bench.to_json(result) if arguments.json else bench.format_result(result))
 
 
 def _data(arguments: argparse.Namespace) -> None:
-    from .data import describe, load_data
+    from .data import load_data
+    from .data.describe import describe
 
     print(describe(load_data(arguments.data)))
 
@@ -154,6 +179,8 @@ def _data(arguments: argparse.Namespace) -> None:
 def _build_tiny(arguments: argparse.Namespace) -> None:
     from .backbones.build_tiny import build_tiny
 
+    if arguments.out.exists():
+        raise LabError(f"{arguments.out} is there already: give --out the name of a new folder")
     build_tiny(arguments.out)
 
 

@@ -1,46 +1,42 @@
 """Every setting of a run, in one place, with the defaults of each kind of backbone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+def _setting(default, help: str):
+    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run does. Learning rates are AdamW's; lengths are in tokens."""
+    """What a run does; the command line has an option for each field. Lengths are in tokens, rates are AdamW's."""
 
-    backbone: str = "tiny"
-    """`tiny`, `smollm2`, `gpt2`, a local folder or a hub id."""
-    data: str = "toy"
-    """`toy`, `toy-en`, `toy-zh`, or a folder of JSON-lines files."""
-    reward: str = "rm"
-    """What PPO is trained on: `rm` (the trained reward model), `vader`, `sst2`, or a classifier's folder."""
-    judge: str = "auto"
-    """The independent judge: `toy` (the corpus's ground truth), `vader`, `sst2`, or a classifier's folder."""
-    code: str = "solutions"
-    """The taught package to run."""
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
-    max_len: int = 40
-    """Length of a row in SFT and reward-model training."""
-    sft_epochs: int = 3
-    """0 starts PPO from the backbone as it is."""
-    sft_batch: int = 16
-    sft_lr: float = 1e-3
-    rm_epochs: int = 2
-    rm_batch: int = 32
-    rm_lr: float = 5e-4
-    steps: int = 50
-    """PPO steps; each samples `batch` responses."""
-    batch: int = 32
-    new_tokens: int = 24
-    ppo_lr: float = 5e-4
-    ppo_epochs: int = 4
-    kl_coef: float = 0.05
+    backbone: str = _setting("tiny", "tiny, smollm2, gpt2, a local folder or a hub id")
+    data: str = _setting("toy", "toy, toy-en, toy-zh, or a folder of JSONL files")
+    reward: str = _setting("rm", "what PPO is trained on: rm (the trained reward model), vader, sst2, or a classifier")
+    judge: str = _setting("auto", "the judge beside it, never trained on: toy (ground truth), vader, sst2, a classifier")
+    code: str = _setting("solutions", "the taught package to run")
+    seed: int = _setting(0, "of every random number of the run")
+    device: str = _setting("auto", "auto, cpu, cuda or cuda:N")
+    dtype: str = _setting("auto", "auto, float32 or bfloat16")
+    max_len: int = _setting(40, "length of a row in SFT and reward-model training")
+    sft_epochs: int = _setting(3, "0 starts PPO from the backbone as it is")
+    sft_batch: int = _setting(16, "demonstrations in a step")
+    sft_lr: float = _setting(5e-4, "learning rate of SFT")
+    rm_epochs: int = _setting(2, "epochs of reward-model training")
+    rm_batch: int = _setting(32, "pairs in a step")
+    rm_lr: float = _setting(5e-4, "learning rate of the reward model")
+    steps: int = _setting(50, "PPO steps")
+    batch: int = _setting(32, "responses sampled in a PPO step")
+    new_tokens: int = _setting(24, "at which a response is cut")
+    ppo_lr: float = _setting(1e-4, "learning rate of PPO")
+    ppo_epochs: int = _setting(4, "updates on each rollout")
+    kl_coef: float = _setting(0.05, "price of a nat of KL to the reference")
 
 
 # A pretrained model knows its language: it needs smaller steps, and has less to learn from a toy corpus.
 PRETRAINED = dict(
-    sft_epochs=1, sft_lr=5e-5, rm_epochs=1, rm_lr=2e-5, batch=16, new_tokens=20, ppo_lr=1e-5
+    sft_epochs=2, sft_lr=1e-4, rm_epochs=1, rm_lr=2e-5, max_len=64, batch=16, new_tokens=20, ppo_lr=5e-6
 )
 
 

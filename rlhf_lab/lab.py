@@ -1,0 +1,107 @@
+"""Everything that the stages of one run share, checked at the door."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging as transformers_logging
+
+from . import backbones, rewards
+from .data import TOY_NAMES, CourseData, load_data
+from .devices import Compute, choose_compute
+from .errors import LabError
+from .settings import Settings
+from .taught_code import TaughtCode, load_code
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One run's settings and what they stand for.
+
+    Attributes:
+        folder: the run folder.
+        compute: device and dtype.
+        code: the taught package.
+        base: folder of the backbone.
+        tokenizer: its tokenizer, with a pad token.
+        judge: the independent judge, a text scorer from 0 to 1; never what PPO is trained on.
+    """
+
+    settings: Settings
+    folder: Path
+    compute: Compute
+    code: TaughtCode
+    base: Path
+    tokenizer: Any
+    data: CourseData
+    judge: rewards.TextScorer
+
+    @property
+    def sft_model(self) -> Path:
+        """Where the SFT stage leaves its model."""
+        return self.folder / "sft" / "model"
+
+
+def open_lab(settings: Settings, folder: Path) -> Lab:
+    """Load code, backbone, data and judge.
+
+    Raises:
+        LabError: when one of them is missing, or a text does not fit; nothing has been trained then.
+    """
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    compute = choose_compute(settings.device, settings.dtype)
+    code = load_code(settings.code)
+    base = backbones.resolve(settings.backbone)
+    tokenizer = backbones.load_tokenizer(base)
+    data = load_data(settings.data)
+    _check_lengths(settings, base, tokenizer, data)
+    judge = _judge(settings, data, compute)
+    return Lab(settings, folder, compute, code, base, tokenizer, data, judge)
+
+
+def text_scorer(name: str, compute: Compute) -> rewards.TextScorer:
+    """The stand-in called `name`: `vader`, `sst2` or a classifier's folder."""
+    if name == "vader":
+        return rewards.VaderScorer()
+    folder = backbones.resolve(rewards.SST2 if name == "sst2" else name)
+    return rewards.ClassifierScorer(folder, compute.device)
+
+
+def _judge(settings: Settings, data: CourseData, compute: Compute) -> rewards.TextScorer:
+    from .data.judge import ToyJudge
+
+    name = settings.judge
+    if name == "auto":
+        # the corpus's own rules also read other English better than a judge that PPO is trained on
+        name = "toy" if data.name in TOY_NAMES or settings.reward == "vader" else "vader"
+    if name == settings.reward:
+        raise LabError(f"the judge must be independent of the reward, and both are {name}: choose another --judge")
+    if name == "toy":
+        return ToyJudge()
+    scorer = text_scorer(name, compute)
+    if name == "vader":
+        return lambda texts: [(compound + 1) / 2 for compound in scorer(texts)]
+    return scorer
+
+
+def _check_lengths(settings: Settings, base: Path, tokenizer, data: CourseData) -> None:
+    context = backbones.context_length(base)
+    if settings.max_len > context:
+        raise LabError(f"--max-len is {settings.max_len}, but {settings.backbone} reads {context} tokens at most")
+    limits = {
+        "sft_train": (settings.max_len - 1, f"and --max-len {settings.max_len} leaves no room for a response"),
+        "prompts_train": (
+            context - settings.new_tokens,
+            f"and with {settings.new_tokens} new ones it does not fit into the context of {context}",
+        ),
+    }
+    limits |= {"sft_heldout": limits["sft_train"], "prompts_heldout": limits["prompts_train"]}
+    for split, (limit, why) in limits.items():
+        prompts = list(getattr(data, split)["prompt"])
+        for prompt, ids in zip(prompts, tokenizer(prompts, add_special_tokens=False).input_ids, strict=True):
+            if not ids:
+                raise LabError(f"{data.name}, {split}: the prompt {prompt!r} has no tokens")
+            if len(ids) > limit:
+                start = prompt if len(prompt) <= 40 else prompt[:40] + "..."
+                raise LabError(f"{data.name}, {split}: the prompt {start!r} has {len(ids)} tokens, {why}")

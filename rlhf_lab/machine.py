@@ -1,0 +1,41 @@
+"""What machine this is, and how much memory the process has taken."""
+
+import os
+import platform
+import sys
+
+
+def describe_machine() -> str:
+    """Processor, cores, memory and the versions that figures depend on, in one line."""
+    import psutil
+    import torch
+    import transformers
+
+    memory = psutil.virtual_memory().total / 2**30
+    return (
+        f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()}; "
+        f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
+    )
+
+
+def peak_memory_mib() -> float:
+    """The most memory that this process had resident so far, in MiB."""
+    if sys.platform == "win32":
+        import psutil
+
+        return psutil.Process().memory_info().peak_wset / 2**20
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB, but bytes on macOS
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,94 @@
+"""Samples for people to look at and for the judge to read, drawn by the workbench itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .lab import Lab
+
+N_JUDGED = 192  # the mean of so many judged responses is known to about +-0.02
+N_SHOWN = 8
+
+
+@dataclass
+class Samples:
+    """Sampled responses, without prompts and special tokens, and which of them ended with EOS."""
+
+    prompts: list[str]
+    responses: list[str]
+    ended: list[bool]
+    token_ids: list[list[int]]
+
+    @property
+    def texts(self) -> list[str]:
+        return [prompt + response for prompt, response in zip(self.prompts, self.responses, strict=True)]
+
+    @property
+    def eos_share(self) -> float:
+        return sum(self.ended) / len(self.ended)
+
+
+@torch.no_grad()
+def sample(lm, tokenizer, prompts: Sequence[str], max_new_tokens: int, seed: int, batch_size: int = 64) -> Samples:
+    """Draw one response to each prompt at temperature 1; the same seed gives the same responses.
+
+    The global random generators and the model's training mode are as before afterwards.
+    """
+    was_training = lm.training
+    lm.eval()
+    samples = Samples(list(prompts), [], [], [])
+    devices = [lm.device] if lm.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        for start in range(0, len(prompts), batch_size):
+            batch = tokenizer(
+                list(prompts[start : start + batch_size]),
+                add_special_tokens=False,
+                padding=True,
+                padding_side="left",
+                return_tensors="pt",
+            ).to(lm.device)
+            full_ids = lm.generate(
+                input_ids=batch.input_ids,
+                attention_mask=batch.attention_mask,
+                max_new_tokens=max_new_tokens,
+                do_sample=True,
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                eos_token_id=tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+            for ids in full_ids[:, batch.input_ids.shape[1] :].tolist():
+                ended = tokenizer.eos_token_id in ids
+                ids = ids[: ids.index(tokenizer.eos_token_id)] if ended else ids
+                samples.token_ids.append(ids)
+                samples.ended.append(ended)
+                samples.responses.append(tokenizer.decode(ids, skip_special_tokens=True))
+    lm.train(was_training)
+    return samples
+
+
+def distinct_2(token_ids: Sequence[Sequence[int]]) -> float:
+    """Share of different bigrams among all bigrams of the responses (Li et al. 2016); 0 when there is none.
+
+    It falls with the number of texts, so compare it between samples of the same size only.
+    """
+    bigrams = [pair for ids in token_ids for pair in zip(ids, ids[1:])]
+    return len(set(bigrams)) / len(bigrams) if bigrams else 0.0
+
+
+def judged_samples(lab: Lab, lm) -> dict:
+    """Fresh responses to held-out prompts and what the judge says; the same prompts and seed at every call."""
+    pool = lab.data.prompts_heldout["prompt"]
+    prompts = [pool[i % len(pool)] for i in range(N_JUDGED)]
+    samples = sample(lm, lab.tokenizer, prompts, lab.settings.new_tokens, seed=lab.settings.seed)
+    judged = lab.judge(samples.texts)
+    shown = range(0, N_JUDGED, N_JUDGED // N_SHOWN)  # spread out: neighbours in the file share a topic
+    return {
+        "judge": sum(judged) / len(judged),
+        "distinct_2": distinct_2(samples.token_ids),
+        "eos_share": samples.eos_share,
+        "shown": [{"prompt": prompts[i], "response": samples.responses[i], "judge": judged[i]} for i in shown],
+    }

@@ -1,0 +1,149 @@
+"""Stage 3: PPO, with the judge beside the reward and checkpoints on the way."""
+
+import copy
+import dataclasses
+import time
+from pathlib import Path
+
+import torch
+
+from .. import backbones, rewards
+from ..checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from ..lab import Lab, text_scorer
+from ..returned import check_rollout, checked_ppo_info
+from ..runs import read_json, read_tensors, write_json, write_tensors
+from ..sampling import distinct_2, judged_samples
+from ..watch import StageWatch
+from .reward_model import load_reward
+
+CHECKPOINT_EVERY = 10  # steps
+
+
+def train(lab: Lab, folder: Path) -> dict:
+    """Train the policy; leaves `policy.safetensors`, `history.json`, samples and an example rollout."""
+    settings = lab.settings
+    policy, ref_policy = load_policies(lab)
+    reward_fn = load_reward_function(lab)
+    optim = torch.optim.AdamW(policy.parameters(), lr=settings.ppo_lr, fused=True)
+    before = judged_samples(lab, ref_policy.lm)
+    first_ratio_error = _first_ratio_error(lab, policy, ref_policy, reward_fn)
+
+    history = []
+    if (checkpoint := latest_checkpoint(folder)) is not None:
+        step = load_checkpoint(checkpoint, policy, optim)
+        history = read_json(folder / "history.json")[:step]
+        print(f"ppo: goes on from step {step}")
+
+    with StageWatch("ppo", settings.steps, str(checkpoint or lab.sft_model), done=len(history)) as watch:
+        watch.module(policy.lm, "logits")
+        watch.module(policy.value_head, "values")
+        clock = time.perf_counter()
+
+        def on_step(info: dict, batch) -> None:
+            nonlocal clock
+            info = checked_ppo_info(info)
+            watch.figures(info)
+            check_rollout(batch, settings.batch)
+            seconds, clock = time.perf_counter() - clock, time.perf_counter()
+            history.append({"step": len(history), **info, **_look_at(lab, batch), "seconds": seconds})
+            write_json(folder / "history.json", history)
+            if len(history) % CHECKPOINT_EVERY == 0 and len(history) < settings.steps:
+                watch.last_good = str(save_checkpoint(folder, len(history), policy, optim))
+            watch.advance(reward=info["mean_reward"], judge=history[-1]["judge"], kl=info["kl_to_ref"])
+
+        lab.code.ppo.train_ppo(
+            policy,
+            ref_policy,
+            reward_fn,
+            lab.tokenizer,
+            list(lab.data.prompts_train["prompt"]),
+            optim,
+            n_steps=settings.steps - len(history),
+            batch_size=settings.batch,
+            max_new_tokens=settings.new_tokens,
+            ppo_epochs=settings.ppo_epochs,
+            kl_coef=settings.kl_coef,
+            on_step=on_step,
+        )
+
+    after = judged_samples(lab, policy.lm)
+    write_tensors(folder / "policy.safetensors", policy.state_dict())
+    samples = [
+        {"prompt": b["prompt"], "before": b["response"], "after": a["response"],
+         "judge_before": b["judge"], "judge_after": a["judge"]}
+        for b, a in zip(before["shown"], after["shown"], strict=True)
+    ]  # fmt: skip
+    write_json(folder / "samples.json", samples)
+    _save_example(lab, folder, policy, ref_policy, reward_fn)
+    kept = ("judge", "distinct_2", "eos_share")
+    return {
+        "before": {name: before[name] for name in kept},
+        "after": {name: after[name] for name in kept},
+        "first_ratio_error": first_ratio_error,
+    }
+
+
+def load_policies(lab: Lab):
+    """The policy as SFT left it, and its frozen copy, the reference."""
+    policy = lab.code.ppo.PolicyWithValueHead(str(lab.base))
+    policy.load_from_sft(backbones.load_causal_lm(lab.sft_model).state_dict())
+    policy.to(lab.compute.device)
+    return policy, copy.deepcopy(policy).eval().requires_grad_(False)
+
+
+def load_reward_function(lab: Lab) -> rewards.CheckedReward:
+    """What PPO is trained on, behind the workbench's door."""
+    name = lab.settings.reward
+    if name == "rm":
+        return rewards.CheckedReward(name, load_reward(lab))
+    return rewards.CheckedReward(name, rewards.TextReward(text_scorer(name, lab.compute), lab.tokenizer))
+
+
+def load_example(lab: Lab):
+    """The example rollout of the trained policy, for the token table and the picture of indices."""
+    folder = lab.folder / "ppo"
+    texts = read_json(folder / "example_texts.json")
+    return lab.code.ppo.Rollout(**read_tensors(folder / "example.safetensors"), texts=texts)
+
+
+def _save_example(lab: Lab, folder: Path, policy, ref_policy, reward_fn) -> None:
+    prompts = lab.data.prompts_heldout["prompt"]
+    spread = [prompts[i * (len(prompts) - 1) // 3] for i in range(4)]
+    torch.manual_seed(lab.settings.seed)
+    batch = lab.code.ppo.rollout(policy, ref_policy, reward_fn, lab.tokenizer, spread, lab.settings.new_tokens)
+    tensors = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch) if field.name != "texts"}
+    write_tensors(folder / "example.safetensors", tensors)
+    write_json(folder / "example_texts.json", batch.texts)
+
+
+@torch.no_grad()
+def _first_ratio_error(lab: Lab, policy, ref_policy, reward_fn) -> float:
+    """Largest |ratio - 1| before the first update: the rollout's log-probabilities against unpadded rows."""
+    prompts = lab.data.prompts_train["prompt"][:8]
+    with torch.random.fork_rng():
+        batch = lab.code.ppo.rollout(policy, ref_policy, reward_fn, lab.tokenizer, prompts, lab.settings.new_tokens)
+    check_rollout(batch, len(prompts))
+    errors = []
+    policy.eval()
+    for row in range(len(prompts)):
+        n_response = int(batch.response_mask[row].sum())
+        ids = batch.full_ids[row][batch.full_mask[row].bool()].unsqueeze(0)
+        logits = policy.lm(input_ids=ids).logits[0, -n_response - 1 : -1]
+        logprobs = logits.float().log_softmax(-1).gather(-1, ids[0, -n_response:, None]).squeeze(-1)
+        ratio = (logprobs - batch.old_logprobs[row, :n_response]).exp()
+        errors.append((ratio - 1).abs())
+    return torch.cat(errors).max().item()
+
+
+def _look_at(lab: Lab, batch) -> dict[str, float]:
+    """What the workbench adds to the history of a step: the judge's view, and the signs of a collapse."""
+    mask = batch.response_mask.bool()
+    responses = batch.full_ids[:, -mask.shape[1] :]
+    token_ids = [ids[valid].tolist() for ids, valid in zip(responses, mask, strict=True)]
+    judge = rewards.TextReward(lab.judge, lab.tokenizer)
+    return {
+        "judge": judge(batch.full_ids, batch.full_mask).mean().item(),
+        "distinct_2": distinct_2(token_ids),
+        "eos_share": sum(ids[-1] == lab.tokenizer.eos_token_id for ids in token_ids) / len(token_ids),
+        "response_length": sum(map(len, token_ids)) / len(token_ids),
+    }
