@@ -152,6 +152,7 @@ def bench(
         if size < 1:
             raise LabError(f"the {name} must be at least 1, and it is {size}")
     torch.manual_seed(0)
+    backbones.quiet_transformers()
     folder = backbones.resolve(backbone)
     subject = Subject.load(code, folder, compute)
     batch = [prompts[i % len(prompts)] for i in range(batch_size)]

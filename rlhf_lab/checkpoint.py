@@ -9,7 +9,9 @@ from torch import Tensor
 from .runs import CHECKPOINTS, read_tensors, replace_folder, write_tensors
 
 
-def save_checkpoint(stage_folder: Path, step: int, policy: torch.nn.Module, optim: torch.optim.Optimizer) -> Path:
+def save_checkpoint(
+    stage_folder: Path, step: int, policy: torch.nn.Module, optim: torch.optim.Optimizer
+) -> Path:
     """Keep weights, optimiser moments and random generators as they are after `step` steps.
 
     The checkpoint before is deleted once the new one is whole.

@@ -45,7 +45,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m rlhf_lab", description="The workbench of RLHF from scratch.")
+    parser = argparse.ArgumentParser(
+        prog="python -m rlhf_lab", description="The workbench of RLHF from scratch."
+    )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     setup = commands.add_parser("setup", help="install everything into .venv, once")
@@ -65,7 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run, name=None)
     _add_run_options(run, skip=set())
 
-    bench = commands.add_parser("bench", help="tokens per second and seconds per PPO step, beside loop and floor")
+    bench = commands.add_parser(
+        "bench", help="tokens per second and seconds per PPO step, beside loop and floor"
+    )
     bench.set_defaults(command=_bench)
     for name in ("backbone", "code", "device", "dtype"):
         bench.add_argument(f"--{name}", default=getattr(Settings, name))
@@ -74,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--repeats", type=int, default=5, help="steps measured (default 5)")
     bench.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
-    data = commands.add_parser("data", help="what is in a data set, and what length or single words give away")
+    data = commands.add_parser(
+        "data", help="what is in a data set, and what length or single words give away"
+    )
     data.add_argument("data", nargs="?", default="toy")
     data.set_defaults(command=_data)
 
@@ -91,7 +97,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run_options(parser: argparse.ArgumentParser, skip: set[str]) -> None:
-    parser.add_argument("--run", type=Path, help="run folder (default runs/NAME-seedN); an unfinished run goes on")
+    parser.add_argument(
+        "--run", type=Path, help="run folder (default runs/NAME-seedN); an unfinished run goes on"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", help="several runs and the table of all of them")
     parser.add_argument(
         "--fresh", nargs="?", const="all", choices=["all", "sft", "reward_model", "ppo"],
@@ -116,7 +124,9 @@ def _settings(arguments: argparse.Namespace, seed: int | None) -> Settings:
     for name, value in settings.items():
         lowest = 0 if name in ("seed", "sft_epochs", "kl_coef") else 1e-12
         if isinstance(value, (int, float)) and value < lowest:
-            raise LabError(f"--{name.replace('_', '-')} is {value}: it must be {'at least 0' if not lowest else 'positive'}")
+            raise LabError(
+                f"--{name.replace('_', '-')} is {value}: it must be {'at least 0' if not lowest else 'positive'}"
+            )
     return Settings(**settings)
 
 

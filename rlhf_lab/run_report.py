@@ -94,14 +94,18 @@ def _figures(results: Results) -> dict:
 def _notes(results: Results) -> list[str]:
     notes = [f"Peak memory of the process: {peak_memory_mib():.0f} MiB."]
     if results.reward_model is None:
-        notes.append(f"PPO was trained on the stand-in reward {results.lab.settings.reward}: there is no point 2.")
+        notes.append(
+            f"PPO was trained on the stand-in reward {results.lab.settings.reward}: there is no point 2."
+        )
         return notes
     for column, accuracy in results.reward_model["heldout_accuracy_by"].items():
         kinds = ", ".join(f"{kind} {share:.2f}" for kind, share in accuracy.items())
         notes.append(f"Held-out accuracy of the reward model by {column.replace('_', ' ')}: {kinds}.")
     for name, where in (("dropped", "training"), ("dropped_heldout", "held-out")):
         if results.reward_model[name]:
-            notes.append(f"{results.reward_model[name]} {where} pairs were the same after truncation and left out.")
+            notes.append(
+                f"{results.reward_model[name]} {where} pairs were the same after truncation and left out."
+            )
     return notes
 
 
@@ -124,7 +128,9 @@ def _seed_row(results: Results, card: Sequence[Point]) -> dict:
 
 
 def _summary(name: str, rows: Sequence[dict], of) -> dict:
-    numbers = {column: of([row[column] for row in rows]) for column in rows[0] if column not in ("seed", "passed")}
+    numbers = {
+        column: of([row[column] for row in rows]) for column in rows[0] if column not in ("seed", "passed")
+    }
     return {"seed": name, **numbers, "passed": ""}
 
 

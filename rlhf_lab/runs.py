@@ -124,7 +124,9 @@ def _lock(folder: Path) -> FileLock:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise LabError(f"another process is working in {folder}: wait for it, or give another --run") from None
+        raise LabError(
+            f"another process is working in {folder}: wait for it, or give another --run"
+        ) from None
     return lock
 
 
@@ -162,7 +164,9 @@ class Run:
         if not header_path.exists():
             foreign = [entry.name for entry in self.folder.iterdir() if entry.name != ".lock"]
             if foreign:
-                raise LabError(f"{self.folder} is not a run folder (it holds {sorted(foreign)[0]}): give another --run")
+                raise LabError(
+                    f"{self.folder} is not a run folder (it holds {min(foreign)}): give another --run"
+                )
             write_json(header_path, {"format": FORMAT, "version": __version__, "settings": self.settings})
             return
         header = read_json(header_path)
@@ -207,11 +211,15 @@ class Stage:
             )
         manifest = self._read("stage.json")
         if manifest is not None:
-            damaged = [name for name, digest in manifest["files"].items() if digest_of(self.folder / name) != digest]
+            damaged = [
+                name for name, digest in manifest["files"].items() if digest_of(self.folder / name) != digest
+            ]
             if not damaged:
                 return False
             aside = set_aside(self.folder)
-            print(f"{self.folder / damaged[0]} is damaged: the stage is trained again (the old one is in {aside})")
+            print(
+                f"{self.folder / damaged[0]} is damaged: the stage is trained again (the old one is in {aside})"
+            )
         write_json(self.folder / "inputs.json", self.inputs)
         return True
 

@@ -30,7 +30,9 @@ class Samples:
 
 
 @torch.no_grad()
-def sample(lm, tokenizer, prompts: Sequence[str], max_new_tokens: int, seed: int, batch_size: int = 64) -> Samples:
+def sample(
+    lm, tokenizer, prompts: Sequence[str], max_new_tokens: int, seed: int, batch_size: int = 64
+) -> Samples:
     """Draw one response to each prompt at temperature 1; the same seed gives the same responses.
 
     The global random generators and the model's training mode are as before afterwards.
@@ -90,5 +92,7 @@ def judged_samples(lab: Lab, lm) -> dict:
         "judge": sum(judged) / len(judged),
         "distinct_2": distinct_2(samples.token_ids),
         "eos_share": samples.eos_share,
-        "shown": [{"prompt": prompts[i], "response": samples.responses[i], "judge": judged[i]} for i in shown],
+        "shown": [
+            {"prompt": prompts[i], "response": samples.responses[i], "judge": judged[i]} for i in shown
+        ],
     }

@@ -23,6 +23,7 @@ from .thresholds import (
     SFT_LOSS,
 )
 
+
 @dataclass(frozen=True)
 class Point:
     """One line of the score card."""
@@ -46,7 +47,10 @@ def format_card(points: list[Point]) -> str:
     lines = []
     for point in points:
         verdict = "pass" if point.passed else "FAIL"
-        lines += [f"{point.number}  {verdict}  {point.name}: {point.figure}", f"         asked: {point.threshold}"]
+        lines += [
+            f"{point.number}  {verdict}  {point.name}: {point.figure}",
+            f"         asked: {point.threshold}",
+        ]
     return "\n".join([*lines, f"{sum(point.passed for point in points)} of {len(points)} points passed"])
 
 
@@ -111,10 +115,18 @@ def _gae(results: Results) -> Point:
         for t in range(length):
             expected[row, t] = sum((gamma * lam) ** (k - t) * td_errors[k] for k in range(t, length))
     garbage = (1 - mask) * 1e6
-    advantages, returns = results.lab.code.ppo.compute_gae(rewards + garbage, values + garbage, mask, gamma, lam)
+    advantages, returns = results.lab.code.ppo.compute_gae(
+        rewards + garbage, values + garbage, mask, gamma, lam
+    )
     errors = torch.stack([advantages - expected, returns - (expected + values)]).abs()
     error = (errors * mask).max().item()  # NaN where one of them is
-    return Point(4, "GAE runs backwards, padding stays out", f"largest error {error:.1e}", f"< {GAE_ERROR:.0e}", error < GAE_ERROR)
+    return Point(
+        4,
+        "GAE runs backwards, padding stays out",
+        f"largest error {error:.1e}",
+        f"< {GAE_ERROR:.0e}",
+        error < GAE_ERROR,
+    )
 
 
 def _losses(results: Results) -> Point:

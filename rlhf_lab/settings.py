@@ -13,8 +13,12 @@ class Settings:
 
     backbone: str = _setting("tiny", "tiny, smollm2, gpt2, a local folder or a hub id")
     data: str = _setting("toy", "toy, toy-en, toy-zh, or a folder of JSONL files")
-    reward: str = _setting("rm", "what PPO is trained on: rm (the trained reward model), vader, sst2, or a classifier")
-    judge: str = _setting("auto", "the judge beside it, never trained on: toy (ground truth), vader, sst2, a classifier")
+    reward: str = _setting(
+        "rm", "what PPO is trained on: rm (the trained reward model), vader, sst2, or a classifier"
+    )
+    judge: str = _setting(
+        "auto", "the judge beside it, never trained on: toy (ground truth), vader, sst2, a classifier"
+    )
     code: str = _setting("solutions", "the taught package to run")
     seed: int = _setting(0, "of every random number of the run")
     device: str = _setting("auto", "auto, cpu, cuda or cuda:N")

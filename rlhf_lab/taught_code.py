@@ -56,7 +56,9 @@ def _import(package: str, name: str) -> ModuleType:
             f"run `python -m rlhf_lab setup`, or take the import out"
         ) from None
     except SyntaxError as error:
-        raise LabError(f"{full_name} does not parse: {error.filename}, line {error.lineno}: {error.msg}") from None
+        raise LabError(
+            f"{full_name} does not parse: {error.filename}, line {error.lineno}: {error.msg}"
+        ) from None
     except Exception as error:
         line = error.__traceback__
         while line.tb_next is not None:

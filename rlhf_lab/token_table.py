@@ -231,7 +231,7 @@ class TokenTable:
         return next(iter(self.columns.values())).shape[1]
 
 
-def _number(value: float | int | bool) -> str:
+def _number(value: float | bool) -> str:
     if isinstance(value, int):
         return str(int(value))
     if value == 0 or not math.isfinite(value):

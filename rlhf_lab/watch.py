@@ -86,7 +86,10 @@ class WatchedLoader:
     """
 
     def __init__(
-        self, loader: DataLoader, watch: StageWatch, between_epochs: Callable[[int], None] = lambda epochs_done: None
+        self,
+        loader: DataLoader,
+        watch: StageWatch,
+        between_epochs: Callable[[int], None] = lambda epochs_done: None,
     ):
         self._loader = loader
         self._watch = watch

@@ -459,9 +459,7 @@ def train_ppo(
     history = []
     for _ in range(n_steps):
         drawn = torch.randint(len(prompts), (batch_size,)).tolist()
-        batch = rollout(
-            policy, ref_policy, reward_fn, tokenizer, [prompts[i] for i in drawn], max_new_tokens
-        )
+        batch = rollout(policy, ref_policy, reward_fn, tokenizer, [prompts[i] for i in drawn], max_new_tokens)
         info = ppo_step(policy, optim, batch, ppo_epochs=ppo_epochs, kl_coef=kl_coef)
         history.append(info)
         if on_step is not None:

@@ -107,7 +107,10 @@ class RMDataset(Dataset):
                 tokenizer(row[column], add_special_tokens=False).input_ids
                 for column in ("prompt", "chosen", "rejected")
             )
-            chosen_text, rejected_text = prompt_ids + chosen_ids + [eos_id], prompt_ids + rejected_ids + [eos_id]
+            chosen_text, rejected_text = (
+                prompt_ids + chosen_ids + [eos_id],
+                prompt_ids + rejected_ids + [eos_id],
+            )
             if chosen_text[:max_len] == rejected_text[:max_len]:
                 self.dropped += 1
                 continue

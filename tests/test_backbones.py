@@ -44,7 +44,9 @@ def test_a_missing_folder_is_not_asked_of_the_hub(name):
 
 def test_no_network_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(LabError, match="gpt2 is not on this machine and the hub cannot be reached.*--backbone tiny"):
+    with pytest.raises(
+        LabError, match="gpt2 is not on this machine and the hub cannot be reached.*--backbone tiny"
+    ):
         backbones.resolve("gpt2")
 
 

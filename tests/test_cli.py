@@ -59,7 +59,10 @@ def test_the_command_line_starts_on_a_bare_python():
         (["run", "--steps", "0"], "--steps is 0: it must be positive"),
         (["run", "--ppo-lr", "-1"], "--ppo-lr is -1.0: it must be positive"),
         (["run", "--code", "nowhere"], "no module nowhere.sft"),
-        (["run", "--reward", "./nope", "--backbone", "tiny", "--judge", "./nope"], "independent of the reward"),
+        (
+            ["run", "--reward", "./nope", "--backbone", "tiny", "--judge", "./nope"],
+            "independent of the reward",
+        ),
         (["run", "--run", "x", "--seeds", "0", "1"], "give one of the two"),
     ],
 )
@@ -91,9 +94,19 @@ def test_a_stub_is_one_sentence(gpt2_folder, tmp_path, monkeypatch, capsys):
     text = (package / "sft.py").read_text()
     todo = "exercise 1.3: write masked_ce_loss in exercises/sft.py (notebooks/01_sft.ipynb, section 1.3)"
     head, tail = text.split("    predictions, targets =")
-    (package / "sft.py").write_text(f"{head}    raise NotImplementedError({todo!r})\n    predictions, targets ={tail}")
+    (package / "sft.py").write_text(
+        f"{head}    raise NotImplementedError({todo!r})\n    predictions, targets ={tail}"
+    )
     monkeypatch.chdir(tmp_path)
-    arguments = ["run", "--code", "exercises", "--backbone", str(gpt2_folder), "--data", str(_small_data(tmp_path))]
+    arguments = [
+        "run",
+        "--code",
+        "exercises",
+        "--backbone",
+        str(gpt2_folder),
+        "--data",
+        str(_small_data(tmp_path)),
+    ]
     assert main(arguments) == 1
     assert capsys.readouterr().err.strip().splitlines()[-1] == f"not written yet: {todo}"
 

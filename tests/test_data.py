@@ -74,8 +74,13 @@ def test_held_out_wording_never_occurs_in_training():
         entries += [verb for verbs in lexicon.VERBS[lang].values() for verb in verbs.split("|")]
         entries += lexicon.NEGATORS[lang]
     starred = [entry.rstrip("*") for entry in entries if entry.endswith("*")]
-    texts = [text for name in ("sft_train", "pairs_train") for row in rows(name)
-             for column, text in row.items() if column not in ("lang", "phenomenon")]
+    texts = [
+        text
+        for name in ("sft_train", "pairs_train")
+        for row in rows(name)
+        for column, text in row.items()
+        if column not in ("lang", "phenomenon")
+    ]
     for word in starred:
         pattern = f" {word}" if word.isascii() else word
         assert not [text for text in texts if pattern in text], word

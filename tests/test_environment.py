@@ -28,6 +28,7 @@ def constraints() -> dict[str, str]:
 
 # ---------------------------------------------------------------- the three lists
 
+
 def test_constraints_pin_every_direct_dependency_and_nothing_local():
     pins = constraints()
     assert DIRECT.keys() <= pins.keys()
@@ -77,6 +78,7 @@ def test_what_runs_here_is_what_was_tested():
 
 # ---------------------------------------------------------------- set-up, with a fake pip
 
+
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """An empty checkout; ``checkout.commands`` are the commands that would have been run."""
@@ -97,7 +99,7 @@ class FakeCheckout:
             environment.venv_python().parent.mkdir(parents=True, exist_ok=True)
             environment.venv_python().touch()
             return
-        self.commands.append(" ".join(command[command.index("--disable-pip-version-check") + 1:]))
+        self.commands.append(" ".join(command[command.index("--disable-pip-version-check") + 1 :]))
         if self.failure:
             raise self.failure
 
@@ -183,7 +185,7 @@ def test_environment_of_somebody_else_is_kept(checkout):
     assert checkout.setup() == [INSTALL]
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{\"fingerprint\": \"of another time\"}"])
+@pytest.mark.parametrize("content", ["", "[]", '{"fingerprint": "of another time"}'])
 def test_damaged_stamp_counts_as_none(checkout, content):
     checkout.setup()
     (checkout.root / ".venv" / ".rlhf-stamp").write_text(content)
@@ -230,15 +232,18 @@ def test_missing_checkout_is_named(checkout):
         checkout.setup()
 
 
-@pytest.mark.parametrize("message, remedy", [
-    ("ERROR: Could not install packages: [Errno 28] No space left on device", "disk is full"),
-    ("ERROR: No version that satisfies the requirement x (from versions: none)", "check the network"),
-    ("ERROR: HTTPSConnectionPool(host='x', port=443): Read timed out.", "check the network"),
-    ("WARNING: Retrying after connection broken by 'NewConnectionError'", "lines above"),
-    ("/usr/bin/python: No module named pip", "delete that folder"),
-    ("ERROR: Package 'x' requires a different Python: 3.9.2 not in '>=3.11'", "delete that folder"),
-    ("ERROR: ResolutionImpossible", "lines above"),
-])
+@pytest.mark.parametrize(
+    "message, remedy",
+    [
+        ("ERROR: Could not install packages: [Errno 28] No space left on device", "disk is full"),
+        ("ERROR: No version that satisfies the requirement x (from versions: none)", "check the network"),
+        ("ERROR: HTTPSConnectionPool(host='x', port=443): Read timed out.", "check the network"),
+        ("WARNING: Retrying after connection broken by 'NewConnectionError'", "lines above"),
+        ("/usr/bin/python: No module named pip", "delete that folder"),
+        ("ERROR: Package 'x' requires a different Python: 3.9.2 not in '>=3.11'", "delete that folder"),
+        ("ERROR: ResolutionImpossible", "lines above"),
+    ],
+)
 def test_failed_command_says_what_to_do(message, remedy, capfd, tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "ROOT", tmp_path)
     program = f"import sys; print({message!r}, file=sys.stderr); sys.exit(3)"

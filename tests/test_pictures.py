@@ -214,7 +214,7 @@ def test_token_table_of_several_responses_has_a_block_for_each():
     table = token_table(reward=rewards, mask=torch.tensor([[True, True, True], [True, False, False]]))
     assert str(table).count("outside the mask") == 2
     assert Page(table._repr_html_()).tags.count("table") == 2
-    assert re.findall(r"^row \d", str(table), flags=re.M) == ["row 0", "row 1"]
+    assert re.findall(r"^row \d", str(table), flags=re.MULTILINE) == ["row 0", "row 1"]
 
 
 def test_token_table_shows_nan_as_broken():

@@ -46,8 +46,12 @@ def data_folder(tmp_path_factory):
 @pytest.fixture
 def settings(gpt2_folder, data_folder):
     def make(**changes):
-        small = dict(max_len=24, sft_epochs=2, sft_batch=4, rm_epochs=1, rm_batch=4, batch=4, new_tokens=5, steps=3)
-        return Settings(backbone=str(gpt2_folder), data=str(data_folder), judge="vader", **{**small, **changes})
+        small = dict(
+            max_len=24, sft_epochs=2, sft_batch=4, rm_epochs=1, rm_batch=4, batch=4, new_tokens=5, steps=3
+        )
+        return Settings(
+            backbone=str(gpt2_folder), data=str(data_folder), judge="vader", **{**small, **changes}
+        )
 
     return make
 
@@ -58,15 +62,28 @@ def without_times(history):
 
 def test_every_stage_leaves_checkpoint_history_and_figures(settings, tmp_path):
     results = run_pipeline(open_lab(settings(), tmp_path / "run"))
-    found = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    found = {
+        str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()
+    }
     for stage, checkpoint in [("sft", "model/model.safetensors"), ("reward_model", "model.safetensors"),
                               ("ppo", "policy.safetensors")]:  # fmt: skip
-        assert {f"{stage}/{name}" for name in (checkpoint, "history.json", "figures.json", "stage.json")} <= found
+        assert {
+            f"{stage}/{name}" for name in (checkpoint, "history.json", "figures.json", "stage.json")
+        } <= found
     assert json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["new_tokens"] == 5
     assert len(json.loads((tmp_path / "run" / "sft" / "history.json").read_text())["loss"]) == 6
     assert [point[0] for point in results.sft["heldout_loss"]] == [0, 3, 6]
     assert len(results.history) == 3
-    wanted = {"mean_reward", "judge", "approx_kl", "kl_to_ref", "clipfrac", "policy_loss", "value_loss", "distinct_2"}
+    wanted = {
+        "mean_reward",
+        "judge",
+        "approx_kl",
+        "kl_to_ref",
+        "clipfrac",
+        "policy_loss",
+        "value_loss",
+        "distinct_2",
+    }
     assert wanted <= set(results.history[0])
     assert results.history[0]["kl_to_ref"] == pytest.approx(0, abs=1e-6)
     assert results.ppo["first_ratio_error"] < 1e-4
@@ -74,7 +91,8 @@ def test_every_stage_leaves_checkpoint_history_and_figures(settings, tmp_path):
 
 def test_the_same_seed_gives_the_same_curve_and_another_seed_another(settings, tmp_path):
     runs = [
-        run_pipeline(open_lab(settings(seed=seed), tmp_path / str(number))) for number, seed in enumerate((3, 3, 4))
+        run_pipeline(open_lab(settings(seed=seed), tmp_path / str(number)))
+        for number, seed in enumerate((3, 3, 4))
     ]
     first, again, other = (without_times(results.history) for results in runs)
     assert first == again != other
@@ -122,7 +140,11 @@ def test_a_finished_run_is_read_and_a_stage_can_be_trained_again(settings, tmp_p
     assert again.history == first.history
     assert capsys.readouterr().out.count("finished before") == 3
     start_over(folder, "reward_model")
-    assert (folder / "ppo.old-1").exists() and (folder / "reward_model.old-1").exists() and (folder / "sft").exists()
+    assert (
+        (folder / "ppo.old-1").exists()
+        and (folder / "reward_model.old-1").exists()
+        and (folder / "sft").exists()
+    )
     repeated = run_pipeline(open_lab(settings(), folder))
     assert without_times(repeated.history) == without_times(first.history)
 
@@ -154,7 +176,10 @@ def test_the_workbench_runs_the_package_that_it_is_handed(settings, tmp_path, mo
     [
         ("import no_such_library\n", "needs the package no_such_library, which is not installed"),
         ("def f(:\n", r"sft does not parse: .*sft\.py, line 1"),
-        ("x = 1\nraise RuntimeError('boom')\n", r"fails while it is imported: .*sft\.py, line 2: RuntimeError"),
+        (
+            "x = 1\nraise RuntimeError('boom')\n",
+            r"fails while it is imported: .*sft\.py, line 2: RuntimeError",
+        ),
     ],
 )
 def test_a_package_that_does_not_import_is_one_sentence(settings, tmp_path, monkeypatch, source, sentence):
@@ -173,7 +198,9 @@ def test_an_unknown_package_is_one_sentence(settings, tmp_path):
 
 
 def test_texts_that_do_not_fit_are_named_before_anything_is_trained(settings, tmp_path):
-    with pytest.raises(LabError, match=r"sft_train: the prompt .the soup. has 4 tokens, and --max-len 4 leaves no room"):
+    with pytest.raises(
+        LabError, match=r"sft_train: the prompt .the soup. has 4 tokens, and --max-len 4 leaves no room"
+    ):
         open_lab(settings(max_len=4), tmp_path / "run")
     with pytest.raises(LabError, match=r"prompts_train: the prompt .* does not fit into the context of 64"):
         open_lab(settings(new_tokens=63), tmp_path / "run")
@@ -226,9 +253,13 @@ def test_the_pipeline_runs_on_a_gpu(settings, tmp_path):
 
 
 def test_a_learning_rate_that_breaks_the_policy_stops_with_step_tensor_and_checkpoint(settings, tmp_path):
-    with pytest.raises(LabError, match=r"ppo, step \d+: \w+ (holds|is) .*; the last good checkpoint is .*run/sft/model"):
+    with pytest.raises(
+        LabError, match=r"ppo, step \d+: \w+ (holds|is) .*; the last good checkpoint is .*run/sft/model"
+    ):
         run_pipeline(open_lab(settings(ppo_lr=1e30), tmp_path / "run"))
-    with pytest.raises(LabError, match=r"sft, step \d+: \w+ (holds|is) .*; the last good checkpoint is the backbone"):
+    with pytest.raises(
+        LabError, match=r"sft, step \d+: \w+ (holds|is) .*; the last good checkpoint is the backbone"
+    ):
         run_pipeline(open_lab(settings(sft_lr=1e30), tmp_path / "run2"))
     assert not (tmp_path / "run2" / "sft" / "model").exists()
 
@@ -252,7 +283,12 @@ def test_what_a_taught_function_returned_is_one_sentence(settings, tmp_path, mon
     for module, function, result, sentence in [
         ("sft", "train_sft", None, r"train_sft returned nothing \(None\), not a list of 6 numbers"),
         ("sft", "train_sft", [0.1], r"train_sft returned a list of 1 \(float\), not a list of 6 numbers"),
-        ("reward_model", "train_rm", [0.1] * 4, "train_rm returned a float, not a dictionary with loss, accuracy"),
+        (
+            "reward_model",
+            "train_rm",
+            [0.1] * 4,
+            "train_rm returned a float, not a dictionary with loss, accuracy",
+        ),
         ("reward_model", "train_rm", [{"loss": 0.1}] * 4, "train_rm returned no accuracy; it returned loss"),
         ("ppo", "ppo_step", {"policy_loss": 0.1}, "ppo_step returned no value_loss; it returned policy_loss"),
     ]:
@@ -293,7 +329,9 @@ def test_a_nan_loss_is_stopped_in_its_own_step_before_it_reaches_the_weights(set
         return loss(logits, labels) * (float("nan") if len(calls) == 3 else 1)
 
     monkeypatch.setattr(lab.code.sft, "masked_ce_loss", nan_at_step_2)
-    with pytest.raises(LabError, match="sft, step 2: the gradient of the loss holds NaN or infinity; the last good"):
+    with pytest.raises(
+        LabError, match="sft, step 2: the gradient of the loss holds NaN or infinity; the last good"
+    ):
         run_pipeline(lab)
 
 
@@ -311,5 +349,7 @@ def test_start_over_leaves_alone_what_is_not_an_idle_run(settings, tmp_path):
 
 def test_the_watch_names_the_first_step_that_is_not_finite():
     with StageWatch("reward model", 3, last_good="runs/x/sft") as watch:
-        with pytest.raises(LabError, match="reward model, step 1: loss is nan; the last good checkpoint is runs/x/sft"):
+        with pytest.raises(
+            LabError, match="reward model, step 1: loss is nan; the last good checkpoint is runs/x/sft"
+        ):
             watch.losses([0.1, float("nan"), 0.2])

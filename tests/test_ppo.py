@@ -422,7 +422,7 @@ def ppo_oracle(inputs, mask, clip_range, clip_range_value, vf_coef):
             step if abs(step.item()) <= clip_range_value else math.copysign(clip_range_value, step.item())
         )
         errors = (value - target.detach()) ** 2, (clipped - target.detach()) ** 2
-        value_terms.append(0.5 * (errors[0] if errors[0] >= errors[1] else errors[1]))
+        value_terms.append(0.5 * (max(errors[0], errors[1])))
         kl_terms.append(ratio.item() - 1 - (new - old).item())
         clip_terms.append(float(abs(ratio.item() - 1) > clip_range))
     n = len(policy_terms)

@@ -12,7 +12,9 @@ MASK = torch.tensor([[0, 1, 1], [1, 1, 0]])
 
 
 def test_vader_knows_good_from_bad_and_neutral():
-    good, bad, neutral = VaderScorer()(["The film was wonderful.", "The film was awful.", "The film has two parts."])
+    good, bad, neutral = VaderScorer()(
+        ["The film was wonderful.", "The film was awful.", "The film has two parts."]
+    )
     assert good > 0.5 and bad < -0.4 and neutral == 0
 
 
@@ -76,9 +78,15 @@ def classifier_folder(tmp_path, padded_tokenizer):
     def make(id2label):
         model = DistilBertForSequenceClassification(
             DistilBertConfig(
-                vocab_size=len(padded_tokenizer), dim=16, hidden_dim=32, n_layers=1, n_heads=2, id2label=id2label,
-                label2id={label: index for index, label in id2label.items()}, max_position_embeddings=32,
-            )  # fmt: skip
+                vocab_size=len(padded_tokenizer),
+                dim=16,
+                hidden_dim=32,
+                n_layers=1,
+                n_heads=2,
+                id2label=id2label,
+                label2id={label: index for index, label in id2label.items()},
+                max_position_embeddings=32,
+            )
         )
         torch.nn.init.zeros_(model.classifier.weight)
         model.classifier.bias.data = torch.tensor([0.0, 2.0, 0.0][: len(id2label)])
@@ -99,7 +107,9 @@ def classifier_folder(tmp_path, padded_tokenizer):
 )
 def test_the_classifier_gives_the_probability_of_its_positive_class(classifier_folder, id2label, expected):
     scorer = ClassifierScorer(classifier_folder(id2label), torch.device("cpu"))
-    scores = scorer(["there is a garden", "", "the soup " * 100])  # empty and longer than the classifier reads
+    scores = scorer(
+        ["there is a garden", "", "the soup " * 100]
+    )  # empty and longer than the classifier reads
     assert scores == pytest.approx([expected] * 3, abs=1e-3)
 
 

@@ -11,7 +11,16 @@ import torch
 
 from rlhf_lab.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from rlhf_lab.errors import LabError
-from rlhf_lab.runs import Run, read_json, read_tensors, replace_folder, set_aside, write_bytes, write_json, write_tensors
+from rlhf_lab.runs import (
+    Run,
+    read_json,
+    read_tensors,
+    replace_folder,
+    set_aside,
+    write_bytes,
+    write_json,
+    write_tensors,
+)
 
 SETTINGS = {"backbone": "tiny", "seed": 0}
 
@@ -132,7 +141,9 @@ def test_a_folder_with_something_else_in_it_is_not_taken_over(tmp_path):
 def test_one_process_at_a_time(tmp_path):
     hold = "import sys, pathlib, time; from rlhf_lab.runs import Run; "
     hold += "run = Run(pathlib.Path(sys.argv[1]), {}); print('held', flush=True); time.sleep(60)"
-    other = subprocess.Popen([sys.executable, "-c", hold, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert other.stdout.readline() == "held\n"
         with pytest.raises(LabError, match="another process is working in"):

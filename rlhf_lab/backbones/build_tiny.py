@@ -57,8 +57,13 @@ def train_tokenizer(text: str) -> PreTrainedTokenizerFast:
 def new_model(vocabulary: int, eos_id: int) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=vocabulary, n_positions=CONTEXT, n_embd=128, n_layer=4, n_head=4,
-            bos_token_id=eos_id, eos_token_id=eos_id,
+            vocab_size=vocabulary,
+            n_positions=CONTEXT,
+            n_embd=128,
+            n_layer=4,
+            n_head=4,
+            bos_token_id=eos_id,
+            eos_token_id=eos_id,
             activation_function="gelu_pytorch_tanh",  # gelu_new, GPT-2's, in one kernel instead of eight
         )
     )

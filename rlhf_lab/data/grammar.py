@@ -51,11 +51,17 @@ def all_prompts(lang: str) -> tuple[Prompt, ...]:
             measure, _, noun = entry.rpartition("|")
             for wordings, is_subject in ((domain.subject_wordings, True), (domain.colon_wordings, False)):
                 for wording in wordings:
-                    prompts.append(Prompt(
-                        text=wording.format(n=noun, m=measure), lang=lang, domain=domain_name, topic=noun,
-                        is_subject=is_subject,
-                        held_out_topic=index >= len(domain.nouns) - HELD_OUT_TOPICS,
-                        held_out_wording=wording == wordings[-1]))
+                    prompts.append(
+                        Prompt(
+                            text=wording.format(n=noun, m=measure),
+                            lang=lang,
+                            domain=domain_name,
+                            topic=noun,
+                            is_subject=is_subject,
+                            held_out_topic=index >= len(domain.nouns) - HELD_OUT_TOPICS,
+                            held_out_wording=wording == wordings[-1],
+                        )
+                    )
     return tuple(prompts)
 
 
@@ -119,6 +125,7 @@ def phrases(lang: str, domain: str) -> tuple[Phrase, ...]:
     glue = " " if lang == "en" else ""
     found = []
     for word, word_held_out, value in _entries(lang, domain):
+
         def add(text, phrase_value, form, held_out=False):
             held_out = held_out or word_held_out
             found.append(Phrase(text, phrase_value, word, value, form, held_out, word_held_out))
@@ -178,8 +185,9 @@ class Speaker:
     ) -> Phrase:
         """own: words of the topic's domain are allowed too; a film may be gripping, but not a battery."""
         domain = self.prompt.domain if own and self.rng.random() < 0.6 else "any"
-        by_form = (_pool(self.prompt.lang, domain, self.wording, lo, hi, forms)
-                   or _pool(self.prompt.lang, "any", self.wording, lo, hi, forms))
+        by_form = _pool(self.prompt.lang, domain, self.wording, lo, hi, forms) or _pool(
+            self.prompt.lang, "any", self.wording, lo, hi, forms
+        )
         form = self.rng.choices(list(by_form), [FORM_WEIGHTS[f] for f in by_form])[0]
         return self.rng.choice(by_form[form])
 
@@ -187,14 +195,18 @@ class Speaker:
         """A plain phrase of the given sign whose word can be negated."""
         while True:
             phrase = self.pick(forms=("plain",), own=own)
-            if (phrase.word_value * value_sign > 0 and strength in (None, abs(phrase.word_value))
-                    and _can_be_negated(self.prompt.lang, phrase.word, phrase.word_value)):
+            if (
+                phrase.word_value * value_sign > 0
+                and strength in (None, abs(phrase.word_value))
+                and _can_be_negated(self.prompt.lang, phrase.word, phrase.word_value)
+            ):
                 return phrase
 
     def negations_of(self, phrase: Phrase) -> list[Phrase]:
         domain = "any" if phrase in phrases(self.prompt.lang, "any") else self.prompt.domain
         return [
-            p for p in phrases(self.prompt.lang, domain)
+            p
+            for p in phrases(self.prompt.lang, domain)
             if p.word == phrase.word and p.form == "negated" and not (self.wording == "train" and p.held_out)
         ]
 
@@ -266,30 +278,36 @@ class Frame:
 
     def both(self, p: Phrase, q: Phrase) -> Response:
         first, second = self._first(p), self._second(q, also=True)
-        return Response(self._join(f"{first}, and {second}", f"{first}，{second}"),
-                        combine([p.value, q.value], []))
+        return Response(
+            self._join(f"{first}, and {second}", f"{first}，{second}"), combine([p.value, q.value], [])
+        )
 
     def but(self, p: Phrase, q: Phrase) -> Response:
         first = self._first(p)
-        return Response(self._join(f"{first}, but {self._second(q)}", f"{first}，但是{self._second(q)}"),
-                        combine([q.value], [p.value]))
+        return Response(
+            self._join(f"{first}, but {self._second(q)}", f"{first}，但是{self._second(q)}"),
+            combine([q.value], [p.value]),
+        )
 
     def at_first(self, p: Phrase, q: Phrase) -> Response:
         first = self._first(p, aside=False)
         end = q.text if self.lang == "zh" or q.is_verb else f"{self.copula} {q.text}"
         zh_first = f"{self.subject}起初{p.text}"
-        return Response(self._join(f"{first} at first, but {end} in the end", f"{zh_first}，不过最后{end}"),
-                        combine([q.value], [p.value]))
+        return Response(
+            self._join(f"{first} at first, but {end} in the end", f"{zh_first}，不过最后{end}"),
+            combine([q.value], [p.value]),
+        )
 
     def although(self, p: Phrase, q: Phrase) -> Response:
         """p is conceded, q counts. Held-out wording."""
         conceded = self._second(p)
         zh = f"尽管{conceded}，{self.subject or IT['zh']}{q.text}"
-        return Response(self._join(f"{self._first(q)}, although {conceded}", zh),
-                        combine([q.value], [p.value]))
+        return Response(
+            self._join(f"{self._first(q)}, although {conceded}", zh), combine([q.value], [p.value])
+        )
 
     def rather_than(self, p: Phrase, q: Phrase) -> Response:
-        """"quick, not slow": p and q are plain phrases of opposite sign."""
+        """ "quick, not slow": p and q are plain phrases of opposite sign."""
         first = self._first(p, aside=False)
         if self.lang == "en" and self.aside and not self.subject:
             tail = f" {self.aside}"
@@ -309,12 +327,27 @@ def draw_frame(rng: random.Random, prompt: Prompt) -> Frame:
     if not prompt.is_subject:
         subject = IT[prompt.lang] if rng.random() < 0.4 else the + first
     aside = rng.choice(ASIDES[prompt.lang]) if rng.random() < 0.6 else ""
-    return Frame(lang=prompt.lang, subject=subject, second=the + second, copula=domain.copula,
-                 aside=aside, fact=fact, fact2=fact2, fact_follows=not aside or rng.random() < 0.5)
+    return Frame(
+        lang=prompt.lang,
+        subject=subject,
+        second=the + second,
+        copula=domain.copula,
+        aside=aside,
+        fact=fact,
+        fact2=fact2,
+        fact_follows=not aside or rng.random() < 0.5,
+    )
 
 
-PATTERNS = {"single": 20, "after_fact": 15, "both": 25, "but": 15, "at_first": 10, "rather_than": 5,
-            "although": 10}
+PATTERNS = {
+    "single": 20,
+    "after_fact": 15,
+    "both": 25,
+    "but": 15,
+    "at_first": 10,
+    "rather_than": 5,
+    "although": 10,
+}
 
 
 def draw_response(
@@ -446,8 +479,14 @@ def _same_words(speaker: Speaker, frame: Frame, other: Frame, own: bool):
     return frame.both(good, not_bad[index]), frame.both(bad, not_good[index])
 
 
-PHENOMENA = {"plain": (_plain, 0.22), "negation": (_negation, 0.22), "negated_other": (_negated_other, 0.13),
-             "strength": (_strength, 0.20), "mixed": (_mixed, 0.14), "same_words": (_same_words, 0.09)}
+PHENOMENA = {
+    "plain": (_plain, 0.22),
+    "negation": (_negation, 0.22),
+    "negated_other": (_negated_other, 0.13),
+    "strength": (_strength, 0.20),
+    "mixed": (_mixed, 0.14),
+    "same_words": (_same_words, 0.09),
+}
 
 
 @dataclass(frozen=True)
@@ -517,8 +556,13 @@ def pairs(
 
 
 def _pair_row(pair: Pair, **columns) -> dict:
-    return {"prompt": pair.prompt.text, "chosen": pair.chosen.text, "rejected": pair.rejected.text,
-            "lang": pair.prompt.lang, **columns}
+    return {
+        "prompt": pair.prompt.text,
+        "chosen": pair.chosen.text,
+        "rejected": pair.rejected.text,
+        "lang": pair.prompt.lang,
+        **columns,
+    }
 
 
 # ------------------------------------------------------------------------------------ pretraining text
@@ -579,13 +623,19 @@ def build(count_tokens: CountTokens, seed: int = SEED) -> dict[str, list[dict]]:
         files["sft_train"] += demonstrations(rng, known, 240, "train")
         files["sft_heldout"] += demonstrations(rng, new, 60, "all")
         taken = set()
-        files["pairs_train"] += [_pair_row(p, phenomenon=p.phenomenon)
-                                 for p in pairs(rng, known, 900, "train", count_tokens, taken)]
+        files["pairs_train"] += [
+            _pair_row(p, phenomenon=p.phenomenon)
+            for p in pairs(rng, known, 900, "train", count_tokens, taken)
+        ]
         for held_out, prompts, wording in (
-            ("topic", new, "train"), ("wording", known, "held_out"), ("both", new, "held_out")
+            ("topic", new, "train"),
+            ("wording", known, "held_out"),
+            ("both", new, "held_out"),
         ):
-            files["pairs_heldout"] += [_pair_row(p, held_out=held_out, phenomenon=p.phenomenon)
-                                       for p in pairs(rng, prompts, 66, wording, count_tokens, taken)]
+            files["pairs_heldout"] += [
+                _pair_row(p, held_out=held_out, phenomenon=p.phenomenon)
+                for p in pairs(rng, prompts, 66, wording, count_tokens, taken)
+            ]
         files["prompts_train"] += [{"prompt": p.text, "lang": lang} for p in known]
         files["prompts_heldout"] += [{"prompt": p.text, "lang": lang} for p in new]
     for name in ("sft_train", "pairs_train", "prompts_train"):

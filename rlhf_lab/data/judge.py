@@ -74,7 +74,7 @@ def _units(text: str) -> list[tuple[str, str, float]]:
             start = 0
             while start < len(piece):
                 for length in range(min(_LONGEST_ZH, len(piece) - start), 0, -1):
-                    entry = piece[start:start + length]
+                    entry = piece[start : start + length]
                     if entry in _TABLE or length == 1:
                         units.append((entry, *_TABLE.get(entry, _OTHER)))
                         start += length
@@ -82,7 +82,7 @@ def _units(text: str) -> list[tuple[str, str, float]]:
             at += 1
             continue
         for length in range(min(_LONGEST_EN, len(raw) - at), 0, -1):
-            entry = " ".join(raw[at:at + length])
+            entry = " ".join(raw[at : at + length])
             if entry in _TABLE or length == 1:
                 units.append((entry, *_TABLE.get(entry, _OTHER)))
                 at += length
@@ -175,7 +175,8 @@ def _is_degenerate(units) -> bool:
     sentiment = sum(n for n, (_, kind) in zip(length, units) if kind == "word")
     neighbours = list(zip(units, units[1:]))
     return sentiment > _SALAD * sum(length) or (
-        len(neighbours) >= 5 and len(set(neighbours)) < _STUCK * len(neighbours))
+        len(neighbours) >= 5 and len(set(neighbours)) < _STUCK * len(neighbours)
+    )
 
 
 def judge_value(text: str) -> float:

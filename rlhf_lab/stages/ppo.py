@@ -110,8 +110,12 @@ def _save_example(lab: Lab, folder: Path, policy, ref_policy, reward_fn) -> None
     prompts = lab.data.prompts_heldout["prompt"]
     spread = [prompts[i * (len(prompts) - 1) // 3] for i in range(4)]
     torch.manual_seed(lab.settings.seed)
-    batch = lab.code.ppo.rollout(policy, ref_policy, reward_fn, lab.tokenizer, spread, lab.settings.new_tokens)
-    tensors = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch) if field.name != "texts"}
+    batch = lab.code.ppo.rollout(
+        policy, ref_policy, reward_fn, lab.tokenizer, spread, lab.settings.new_tokens
+    )
+    tensors = {
+        field.name: getattr(batch, field.name) for field in dataclasses.fields(batch) if field.name != "texts"
+    }
     write_tensors(folder / "example.safetensors", tensors)
     write_json(folder / "example_texts.json", batch.texts)
 
@@ -121,7 +125,9 @@ def _first_ratio_error(lab: Lab, policy, ref_policy, reward_fn) -> float:
     """Largest |ratio - 1| before the first update: the rollout's log-probabilities against unpadded rows."""
     prompts = lab.data.prompts_train["prompt"][:8]
     with torch.random.fork_rng():
-        batch = lab.code.ppo.rollout(policy, ref_policy, reward_fn, lab.tokenizer, prompts, lab.settings.new_tokens)
+        batch = lab.code.ppo.rollout(
+            policy, ref_policy, reward_fn, lab.tokenizer, prompts, lab.settings.new_tokens
+        )
     check_rollout(batch, len(prompts))
     errors = []
     policy.eval()

@@ -26,7 +26,9 @@ def train(lab: Lab, folder: Path) -> dict:
         def between_epochs(epoch: int) -> None:
             heldout_loss.append([epoch * len(loader), _heldout_loss(lab, model)])
 
-        with StageWatch("sft", settings.sft_epochs * len(loader), last_good=f"the backbone in {lab.base}") as watch:
+        with StageWatch(
+            "sft", settings.sft_epochs * len(loader), last_good=f"the backbone in {lab.base}"
+        ) as watch:
             watch.module(model, "logits")
             returned = lab.code.sft.train_sft(
                 model,
