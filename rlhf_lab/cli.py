@@ -88,6 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--out", type=Path, required=True, help="folder to write")
     build.set_defaults(command=_build_tiny)
 
+    build = commands.add_parser("build-toy", help="write the shipped toy data again")
+    build.add_argument("--out", type=Path, help="folder to write (default: the shipped one)")
+    build.set_defaults(command=_build_toy)
+
     test = commands.add_parser("test", help="run the tests (further arguments go to pytest)")
     test.set_defaults(command=_test)
 
@@ -192,6 +196,13 @@ def _build_tiny(arguments: argparse.Namespace) -> None:
     if arguments.out.exists():
         raise LabError(f"{arguments.out} is there already: give --out the name of a new folder")
     build_tiny(arguments.out)
+
+
+def _build_toy(arguments: argparse.Namespace) -> None:
+    from .data import TOY_FOLDER
+    from .data.corpus.files import write_toy
+
+    write_toy(arguments.out or TOY_FOLDER)
 
 
 def _setup(arguments: argparse.Namespace) -> None:

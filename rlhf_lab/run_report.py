@@ -114,6 +114,7 @@ def _seed_row(results: Results, card: Sequence[Point]) -> dict:
     stages = [figures for figures in (results.sft, rm, results.ppo) if figures is not None]
     return {
         "seed": results.lab.settings.seed,
+        "passed": f"{sum(point.passed for point in card)}/{len(card)}",
         "SFT loss": results.sft["heldout_loss"][-1][1],
         "EOS share": results.sft["eos_share"],
         **({"RM accuracy": rm["heldout_accuracy"], "length only": rm["length_only_accuracy"]} if rm else {}),
@@ -123,7 +124,6 @@ def _seed_row(results: Results, card: Sequence[Point]) -> dict:
         "max KL to ref": max(entry["kl_to_ref"] for entry in results.history),
         "distinct-2 ratio": after["distinct_2"] / max(before["distinct_2"], 1e-9),
         "seconds": sum(figures["seconds"] for figures in stages),
-        "passed": f"{sum(point.passed for point in card)}/{len(card)}",
     }
 
 
@@ -131,7 +131,7 @@ def _summary(name: str, rows: Sequence[dict], of) -> dict:
     numbers = {
         column: of([row[column] for row in rows]) for column in rows[0] if column not in ("seed", "passed")
     }
-    return {"seed": name, **numbers, "passed": ""}
+    return {"seed": name, "passed": "", **numbers}
 
 
 def _spread(values: list[float]) -> float:
@@ -139,7 +139,9 @@ def _spread(values: list[float]) -> float:
 
 
 def _shown(value) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.1f}" if value >= 10 else f"{value:.3f}"
 
 
 def _as_text(rows: Sequence[dict]) -> str:

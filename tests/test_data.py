@@ -10,12 +10,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from rlhf_lab.backbones import TINY
-from rlhf_lab.data import FILES, TOY_FOLDER, baselines, grammar, length_only_accuracy, lexicon, load_data
+from rlhf_lab.data import FILES, TOY_FOLDER, baselines, length_only_accuracy, lexicon, load_data
+from rlhf_lab.data.corpus.files import build, tiny_token_counter, to_jsonl
+from rlhf_lab.data.corpus.pairs import MARGIN, PHENOMENA, draw_pair
+from rlhf_lab.data.corpus.prompts import LANGUAGES, all_prompts, held_out_topic_prompts
+from rlhf_lab.data.corpus.sentences import draw_response
 from rlhf_lab.data.judge import ToyJudge, judge_value
 from rlhf_lab.data.topics import ASIDES, DOMAINS
 from rlhf_lab.errors import LabError
-
-LANGUAGES = ("en", "zh")
 
 
 def rows(name, **wanted):
@@ -28,11 +30,11 @@ def rows(name, **wanted):
 
 
 def test_the_files_are_what_the_generator_writes():
-    built = grammar.build(grammar.tiny_token_counter())
+    built = build(tiny_token_counter())
     assert set(built) == set(FILES)
     for name, new_rows in built.items():
         shipped = (TOY_FOLDER / f"{name}.jsonl").read_bytes()
-        assert shipped == grammar.to_jsonl(new_rows).encode(), f"{name}: write it with rlhf_lab.data.grammar"
+        assert shipped == to_jsonl(new_rows).encode(), f"{name}: run `python -m rlhf_lab build-toy`"
 
 
 @pytest.mark.parametrize(
@@ -58,8 +60,8 @@ def test_no_row_occurs_twice():
 
 
 def test_held_out_topics_never_occur_in_training():
-    held_out = {(p.lang, p.topic) for lang in LANGUAGES for p in grammar.held_out_topic_prompts(lang)}
-    topic_of = {p.text: (p.lang, p.topic) for lang in LANGUAGES for p in grammar.all_prompts(lang)}
+    held_out = {(p.lang, p.topic) for lang in LANGUAGES for p in held_out_topic_prompts(lang)}
+    topic_of = {p.text: (p.lang, p.topic) for lang in LANGUAGES for p in all_prompts(lang)}
     for name in FILES:
         for row in rows(name):
             new = name.endswith("heldout") and row.get("held_out") != "wording"
@@ -93,7 +95,7 @@ def test_chosen_is_better_by_the_margin():
     for name in ("pairs_train", "pairs_heldout"):
         for row in rows(name):
             chosen, rejected = ToyJudge()([row["chosen"], row["rejected"]])
-            assert chosen - rejected >= grammar.MARGIN - 1e-9, row
+            assert chosen - rejected >= MARGIN - 1e-9, row
 
 
 def test_demonstrations_are_kind_but_not_enthusiastic():
@@ -138,18 +140,18 @@ def test_the_baselines_can_win_where_words_are_enough():
 @pytest.mark.parametrize("wording", ["train", "held_out", "all"])
 def test_the_judge_agrees_with_the_generator(lang, wording):
     rng = random.Random(7)
-    prompts = grammar.all_prompts(lang)
+    prompts = all_prompts(lang)
     for _ in range(1500):
         prompt = rng.choice(prompts)
-        pair = grammar.draw_pair(rng, prompt, wording, rng.choice(list(grammar.PHENOMENA)))
-        for response in (grammar.draw_response(rng, prompt, wording), pair.chosen, pair.rejected):
+        pair = draw_pair(rng, prompt, wording, rng.choice(list(PHENOMENA)))
+        for response in (draw_response(rng, prompt, wording), pair.chosen, pair.rejected):
             assert judge_value(response.text) == pytest.approx(response.value), response
             assert judge_value(prompt.text + response.text) == pytest.approx(response.value), response
 
 
 def test_prompts_facts_and_padding_are_neutral():
     for lang in LANGUAGES:
-        texts = [p.text for p in grammar.all_prompts(lang)] + list(ASIDES[lang])
+        texts = [p.text for p in all_prompts(lang)] + list(ASIDES[lang])
         texts += [text for domain in DOMAINS[lang].values() for text in domain.aspects + domain.facts]
         assert set(ToyJudge()(texts)) == {0.5}
 

@@ -7,7 +7,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_lab.backbones import TINY, build_tiny
-from rlhf_lab.data import FILES, grammar, load_data
+from rlhf_lab.data import FILES, load_data
+from rlhf_lab.data.corpus.pretraining import pretraining_text
 
 MEGABYTE = 1_000_000
 
@@ -62,15 +63,15 @@ def test_responses_have_the_length_that_ppo_samples(tokenizer):
         assert max(len(ids) for ids in tokenizer(getattr(data, name)["prompt"][:]).input_ids) <= 24
 
 
-def test_it_was_built_from_the_present_grammar(provenance, tokenizer):
-    text = grammar.pretraining_text(provenance["corpus_lines"], provenance["seed"])
+def test_it_was_built_from_the_present_corpus(provenance, tokenizer):
+    text = pretraining_text(provenance["corpus_lines"], provenance["seed"])
     assert build_tiny.corpus_hash(text) == provenance["corpus_sha256"], "run `python -m rlhf_lab build-tiny`"
     assert build_tiny.train_tokenizer(text).get_vocab() == tokenizer.get_vocab()
 
 
 @torch.no_grad()
 def test_it_knows_the_language_but_not_when_to_stop(model, tokenizer, provenance):
-    text = grammar.pretraining_text(200, seed=provenance["seed"] + 1)  # reviews it has not read
+    text = pretraining_text(200, seed=provenance["seed"] + 1)  # reviews it has not read
     ids = torch.tensor(tokenizer(text).input_ids[: 8 * 128]).view(8, 128)
     assert model(input_ids=ids, labels=ids).loss.item() < provenance["loss"] + 0.3
     ended = torch.tensor([tokenizer("The new phone is superb.").input_ids])

@@ -1,10 +1,9 @@
 """Builds the backbone `tiny`: `python -m rlhf_lab build-tiny` trains it from nothing, minutes on two cores.
 
-A GPT-2 of about a million parameters reads reviews (`data/grammar.py`, `pretraining_text`): every topic,
-every wording, every opinion, many with a rating. It learns the language and which words mean well, and
-nothing of the
-task: documents end with a newline and never with EOS, so how to answer a prompt and when to stop is left for
-SFT.
+A GPT-2 of about a million parameters reads reviews (`data/corpus/pretraining.py`): every topic, every
+wording, every opinion, many with a rating. It learns the language and which words mean well, and nothing of
+the task: documents end with a newline and never with EOS, so how to answer a prompt and when to stop is left
+for SFT.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from ..data.grammar import pretraining_text
+from ..data.corpus.pretraining import pretraining_text
 from ..runs import replace_folder, write_json
 
 EOS = "<|endoftext|>"

@@ -1,6 +1,6 @@
 """The sentiment words of the toy corpus and the arithmetic that every sentence obeys.
 
-The generator (`grammar.py`) composes sentences with these words and these four functions; the judge
+The generator (`corpus/`) composes sentences with these words and these four functions; the judge
 (`judge.py`) reads them back. Values are log-odds of being positive: 0 is neutral, +3 is "superb" (probability
 0.95), -1 is "dull" (0.27).
 
