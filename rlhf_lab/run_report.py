@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from .machine import describe_machine, peak_memory_mib
+from .machine import describe_machine
 from .pictures import png_bytes, ppo_figure, reward_model_figure, save_png, seeds_figure, sft_figure
 from .pipeline import Results
 from .report import write_report
@@ -92,7 +92,8 @@ def _figures(results: Results) -> dict:
 
 
 def _notes(results: Results) -> list[str]:
-    notes = [f"Peak memory of the process: {peak_memory_mib():.0f} MiB."]
+    stages = [figures for figures in (results.sft, results.reward_model, results.ppo) if figures is not None]
+    notes = [f"Peak memory of the training: {max(figures['peak_memory_mib'] for figures in stages)} MiB."]
     if results.reward_model is None:
         notes.append(
             f"PPO was trained on the stand-in reward {results.lab.settings.reward}: there is no point 2."

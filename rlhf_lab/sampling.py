@@ -87,7 +87,8 @@ def judged_samples(lab: Lab, lm) -> dict:
     prompts = [pool[i % len(pool)] for i in range(N_JUDGED)]
     samples = sample(lm, lab.tokenizer, prompts, lab.settings.new_tokens, seed=lab.settings.seed)
     judged = lab.judge(samples.texts)
-    shown = range(0, N_JUDGED, N_JUDGED // N_SHOWN)  # spread out: neighbours in the file share a topic
+    n_different = min(len(pool), N_JUDGED)
+    shown = [i * n_different // N_SHOWN for i in range(N_SHOWN)]  # spread out: neighbours share a topic
     return {
         "judge": sum(judged) / len(judged),
         "distinct_2": distinct_2(samples.token_ids),

@@ -50,6 +50,16 @@ def test_the_command_line_starts_on_a_bare_python():
     assert bare.returncode == 0 and "setup" in bare.stdout, bare.stderr
 
 
+def test_a_bare_python_is_told_to_set_up():
+    bare = subprocess.run(
+        [sys.executable, "-I", "-S", "-c",
+         f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); from rlhf_lab.cli import main; sys.exit(main(['data']))"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert bare.returncode == 1 and "Traceback" not in bare.stderr
+    assert "is not installed in" in bare.stderr and "python -m rlhf_lab setup" in bare.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -139,7 +149,7 @@ def test_ctrl_c_says_that_nothing_is_lost(monkeypatch, capsys):
 
     monkeypatch.setattr("rlhf_lab.lab.open_lab", interrupt)
     assert main(["run"]) == 130
-    assert "the same command goes on from there" in capsys.readouterr().err
+    assert "the same command, without --fresh, goes on from there" in capsys.readouterr().err
 
 
 def test_the_data_command_prints_the_baselines(capsys):

@@ -34,6 +34,8 @@ def train(lab: Lab, folder: Path) -> dict:
         history = read_json(folder / "history.json")[:step]
         print(f"ppo: goes on from step {step}")
 
+    seconds_before = sum(entry["seconds"] for entry in history)
+
     with StageWatch("ppo", settings.steps, str(checkpoint or lab.sft_model), done=len(history)) as watch:
         watch.module(policy.lm, "logits")
         watch.module(policy.value_head, "values")
@@ -80,6 +82,7 @@ def train(lab: Lab, folder: Path) -> dict:
         "before": {name: before[name] for name in kept},
         "after": {name: after[name] for name in kept},
         "first_ratio_error": first_ratio_error,
+        "seconds_before": seconds_before,
     }
 
 
