@@ -47,6 +47,9 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"not written yet: {stub}", file=sys.stderr)
         return 1
+    except SystemExit as taught:
+        print(f"error: the taught code ended the program (sys.exit({taught.code!r})): take that out", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         goes_on = " What was finished is safe: the same command, without --fresh, goes on from there."
         print("\nstopped." + (goes_on if arguments.command is _run else ""), file=sys.stderr)
@@ -136,6 +139,9 @@ def _settings(arguments: argparse.Namespace, seed: int | None) -> Settings:
     settings = {**defaults_for(given.get("backbone", Settings.backbone)), **given}
     for name, value in settings.items():
         lowest = 0 if name in ("seed", "sft_epochs", "kl_coef") else 1e-12
+        highest = 2**63 - 1 if name == "seed" else 1_000_000
+        if isinstance(value, (int, float)) and not value <= highest:  # NaN is not either
+            raise LabError(f"--{name.replace('_', '-')} is {value}: it must be at most {highest}")
         if isinstance(value, (int, float)) and value < lowest:
             raise LabError(
                 f"--{name.replace('_', '-')} is {value}: it must be {'at least 0' if not lowest else 'positive'}"
@@ -151,14 +157,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.seeds and arguments.run:
         raise LabError("--run names one folder and --seeds asks for several: give one of the two")
+    if arguments.seeds and len(set(arguments.seeds)) < len(arguments.seeds):
+        raise LabError("--seeds names a seed twice: each run needs its own")
     outcomes = []
-    for seed in arguments.seeds or [None]:
-        settings = _settings(arguments, seed)
+    for settings in [_settings(arguments, seed) for seed in arguments.seeds or [None]]:
         name = _run_name(settings, arguments.name)
         folder = arguments.run or Path("runs") / f"{name}-seed{settings.seed}"
         lab = open_lab(settings, folder)
         if arguments.fresh:
-            start_over(folder, None if arguments.fresh == "all" else arguments.fresh)
+            start_over(folder, None if arguments.fresh == "all" else arguments.fresh, settings)
         results = run_pipeline(lab)
         card = score_card(results)
         report = write_run_report(results, card)

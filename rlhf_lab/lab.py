@@ -23,6 +23,7 @@ class Lab:
         base: folder of the backbone.
         tokenizer: its tokenizer, with a pad token.
         judge: the independent judge, a text scorer from 0 to 1; never what PPO is trained on.
+        stand_in: the text scorer that PPO is trained on, or None where a reward model is trained for it.
     """
 
     settings: Settings
@@ -33,6 +34,7 @@ class Lab:
     tokenizer: Any
     data: CourseData
     judge: rewards.TextScorer
+    stand_in: rewards.TextScorer | None
 
     @property
     def sft_model(self) -> Path:
@@ -54,15 +56,19 @@ def open_lab(settings: Settings, folder: Path) -> Lab:
     data = load_data(settings.data)
     _check_lengths(settings, base, tokenizer, data)
     judge = _judge(settings, data, compute)
-    return Lab(settings, folder, compute, code, base, tokenizer, data, judge)
+    stand_in = None if settings.reward == "rm" else text_scorer(settings.reward, compute)
+    return Lab(settings, folder, compute, code, base, tokenizer, data, judge, stand_in)
 
 
 def text_scorer(name: str, compute: Compute) -> rewards.TextScorer:
     """The stand-in called `name`: `vader`, `sst2` or a classifier's folder."""
     if name == "vader":
         return rewards.VaderScorer()
-    folder = backbones.resolve(rewards.SST2 if name == "sst2" else name)
-    return rewards.ClassifierScorer(folder, compute.device)
+    return rewards.CheckedScorer(name, rewards.ClassifierScorer(classifier_folder(name), compute.device))
+
+
+def classifier_folder(name: str) -> Path:
+    return backbones.resolve(rewards.SST2 if name == "sst2" else name)
 
 
 def _judge(settings: Settings, data: CourseData, compute: Compute) -> rewards.TextScorer:
@@ -72,7 +78,8 @@ def _judge(settings: Settings, data: CourseData, compute: Compute) -> rewards.Te
     if name == "auto":
         # the corpus's own rules also read other English better than a judge that PPO is trained on
         name = "toy" if data.name in TOY_NAMES or settings.reward == "vader" else "vader"
-    if name == settings.reward:
+    same_folder = Path(name).is_dir() and Path(name).resolve() == Path(settings.reward).resolve()
+    if name == settings.reward or same_folder:
         raise LabError(
             f"the judge must be independent of the reward, and both are {name}: choose another --judge"
         )
@@ -85,7 +92,7 @@ def _judge(settings: Settings, data: CourseData, compute: Compute) -> rewards.Te
 
 
 def _check_lengths(settings: Settings, base: Path, tokenizer, data: CourseData) -> None:
-    context = backbones.context_length(base)
+    context = backbones.context_length(base, vocabulary=len(tokenizer))
     if settings.max_len > context:
         raise LabError(
             f"--max-len is {settings.max_len}, but {settings.backbone} reads {context} tokens at most"

@@ -3,15 +3,17 @@
 import dataclasses
 import hashlib
 import json
+import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from .lab import Lab
+from .lab import Lab, classifier_folder
 from .machine import peak_memory_mib
 from .runs import Run, check_idle, digest_of, read_json, set_aside, write_json
+from .settings import Settings
 from .stages import ppo, reward_model, sft
 
 STAGES = ("sft", "reward_model", "ppo")
@@ -44,21 +46,26 @@ def run_pipeline(lab: Lab) -> Results:
             if lab.settings.reward == "rm":
                 rm_figures = _stage(lab, run, "reward_model", reward_model.train, given)
                 made["reward model"] = digest_of(lab.folder / "reward_model" / "model.safetensors")
+            elif lab.settings.reward != "vader":
+                made["classifier"] = digest_of(classifier_folder(lab.settings.reward))
             ppo_figures = _stage(lab, run, "ppo", ppo.train, {**given, **made})
     finally:
         run.close()
     return Results(lab, sft_figures, rm_figures, ppo_figures, read_json(lab.folder / "ppo" / "history.json"))
 
 
-def start_over(folder: Path, stage: str | None = None) -> None:
+def start_over(folder: Path, stage: str | None, settings: Settings) -> None:
     """Move a run, or its stages from `stage` on, aside; nothing is deleted.
 
     Raises:
-        LabError: when the folder is not a run folder, or another process is working in it.
+        LabError: when the folder is not a run folder, another process is working in it, or the stages that stay
+            were made with other settings.
     """
     if not folder.exists():
         return
     check_idle(folder)
+    if stage is not None:
+        Run(folder, dataclasses.asdict(settings)).close()
     moved = [folder] if stage is None else [folder / name for name in STAGES[STAGES.index(stage) :]]
     for path in moved:
         if path.exists():
@@ -75,6 +82,7 @@ def _stage(lab: Lab, run: Run, name: str, train, given: dict) -> dict:
     if stage.begin():
         start = time.perf_counter()
         torch.manual_seed(lab.settings.seed)
+        random.seed(lab.settings.seed)
         figures = train(lab, stage.folder)
         # a stage that goes on from a checkpoint counts what it took before
         figures["seconds"] = round(time.perf_counter() - start + figures.pop("seconds_before", 0.0), 2)

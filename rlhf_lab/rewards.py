@@ -4,6 +4,7 @@ Taught code sees one form, `reward_fn(full_ids [B, T], full_mask [B, T]) -> [B]`
 texts, `scorer(texts) -> list of floats`; `TextReward` turns one into the other.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -49,15 +50,17 @@ class ClassifierScorer:
     def __init__(self, folder: Path, device: torch.device):
         from transformers import AutoModelForSequenceClassification
 
-        from .backbones import load_tokenizer_as_is
+        from .backbones import check_all_loaded, load_tokenizer_as_is
 
         self._tokenizer = load_tokenizer_as_is(folder)
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         try:
-            self._model = AutoModelForSequenceClassification.from_pretrained(folder).to(device).eval()
+            model, loaded = AutoModelForSequenceClassification.from_pretrained(folder, output_loading_info=True)
         except Exception as error:  # transformers raises many kinds for one cause
             raise LabError(f"no classifier can be loaded from {folder}: {error!r:.200}") from None
+        check_all_loaded(folder, loaded)
+        self._model = model.to(device).eval()
         self._positive = self._positive_class(self._model.config.id2label, folder)
         self._max_length = min(self._tokenizer.model_max_length, self._model.config.max_position_embeddings)
 
@@ -84,6 +87,27 @@ class ClassifierScorer:
         ).to(self._model.device)
         probabilities = self._model(**encoded).logits.float().softmax(dim=-1)
         return probabilities[:, self._positive].tolist()
+
+
+class CheckedScorer:
+    """The workbench's door for what reads texts: one finite number a text.
+
+    Raises:
+        LabError: with the scorer's name and what it returned.
+    """
+
+    def __init__(self, name: str, scorer: TextScorer):
+        self.name = name
+        self.scorer = scorer
+
+    def __call__(self, texts: Sequence[str]) -> list[float]:
+        scores = self.scorer(texts)
+        if len(scores) != len(texts):
+            raise LabError(f"{self.name} returned {len(scores)} scores for {len(texts)} texts")
+        for text, score in zip(texts, scores, strict=True):
+            if not math.isfinite(score):
+                raise LabError(f"{self.name} returned {score} for the text {text[:60]!r}")
+        return scores
 
 
 class TextReward:

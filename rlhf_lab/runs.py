@@ -116,7 +116,8 @@ def check_idle(folder: Path) -> None:
     """Raise LabError unless `folder` is a run folder in which nobody is working."""
     if not (folder / "run.json").exists():
         raise LabError(f"{folder} is not a run folder: it is left as it is")
-    _lock(folder).release()
+    with _disk_errors(folder):
+        _lock(folder).release()
 
 
 def _lock(folder: Path) -> FileLock:

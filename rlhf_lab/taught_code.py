@@ -20,10 +20,16 @@ class TaughtCode:
     ppo: ModuleType
 
     def fingerprint(self, *modules: str) -> str:
-        """SHA-256 of the named modules' sources: a finished stage is reused only for the code that made it."""
+        """SHA-256 of the named modules' sources, and of what else lies in the package for them to import.
+
+        A finished stage is reused only for the code that made it.
+        """
+        folder = Path(self.sft.__file__).parent
+        others = {"sft.py", "reward_model.py", "ppo.py"} - {f"{name}.py" for name in modules}
         digest = hashlib.sha256()
-        for name in modules:
-            digest.update(Path(getattr(self, name).__file__).read_bytes())
+        for path in sorted(folder.rglob("*.py")):
+            if path.relative_to(folder).as_posix() not in others:
+                digest.update(path.read_bytes())
         return digest.hexdigest()
 
 

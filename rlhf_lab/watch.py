@@ -66,6 +66,12 @@ class StageWatch:
             if not math.isfinite(loss):
                 self._stop("loss", f"is {loss}", step)
 
+    def weights(self, model: torch.nn.Module) -> None:
+        """Look at the weights that the last step left."""
+        for name, weight in model.named_parameters():
+            if not torch.isfinite(weight).all():
+                self._stop(name, "holds NaN or infinity after the last step")
+
     def _look_at_gradients(self, optim: torch.optim.Optimizer, _args, _kwargs) -> None:
         gradients = [p.grad for group in optim.param_groups for p in group["params"] if p.grad is not None]
         if not all(torch.isfinite(gradient).all() for gradient in gradients):

@@ -1,9 +1,11 @@
 """Every backbone name becomes a local folder, or one sentence that says what to do."""
 
 import json
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from rlhf_lab import backbones
@@ -68,6 +70,20 @@ def test_a_damaged_model_is_one_sentence(gpt2_folder, tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"half a file")
     with pytest.raises(LabError, match="no language model can be loaded from"):
         backbones.load_causal_lm(tmp_path)
+
+
+def test_weights_that_are_missing_are_named_and_not_drawn_at_random(gpt2_folder, tmp_path):
+    shutil.copytree(gpt2_folder, tmp_path / "model")
+    weights = load_file(gpt2_folder / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if "h.0.mlp" not in name}
+    save_file(kept, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(LabError, match=r"lack transformer\.h\.0\.mlp\S+ \(4 in all\): it is another model's file"):
+        backbones.load_causal_lm(tmp_path / "model")
+
+
+def test_a_model_that_knows_fewer_tokens_than_its_tokenizer_is_refused(gpt2_folder):
+    with pytest.raises(LabError, match=r"knows \d+ tokens, and its tokenizer has 99999"):
+        backbones.context_length(gpt2_folder, vocabulary=99999)
 
 
 def test_smollm2_says_how_to_get_it(monkeypatch, tmp_path):

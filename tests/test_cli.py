@@ -68,6 +68,10 @@ def test_a_bare_python_is_told_to_set_up():
         (["run", "--device", "tpu"], "tpu"),
         (["run", "--steps", "0"], "--steps is 0: it must be positive"),
         (["run", "--ppo-lr", "-1"], "--ppo-lr is -1.0: it must be positive"),
+        (["run", "--ppo-lr", "nan"], "--ppo-lr is nan: it must be at most 1000000"),
+        (["run", "--batch", "10000000000"], "--batch is 10000000000: it must be at most 1000000"),
+        (["run", "--seeds", "0", "0"], "--seeds names a seed twice"),
+        (["run", "--reward", "/nope"], "there is no model folder /nope"),
         (["run", "--code", "nowhere"], "no module nowhere.sft"),
         (
             ["run", "--reward", "./nope", "--backbone", "tiny", "--judge", "./nope"],
@@ -143,6 +147,15 @@ def test_a_run_is_not_moved_aside_for_a_command_that_is_refused(tmp_path, monkey
     assert (tmp_path / "runs" / "tiny-rm-seed0").exists()
 
 
+def test_taught_code_cannot_end_the_program_unnoticed(monkeypatch, capsys):
+    def leave(*_):
+        sys.exit(0)
+
+    monkeypatch.setattr("rlhf_lab.lab.open_lab", leave)
+    assert main(["run"]) == 1
+    assert "the taught code ended the program (sys.exit(0))" in capsys.readouterr().err
+
+
 def test_ctrl_c_says_that_nothing_is_lost(monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -204,7 +217,7 @@ def failed_points(gpt2_folder, tmp_path):
             place[last] = value
         ppo = SimpleNamespace(**{**vars(solutions.ppo), **replaced_in_ppo})
         code = dataclasses.replace(solutions, ppo=ppo)
-        lab = Lab(Settings(), tmp_path, choose_compute("cpu"), code, tmp_path, None, None, None)
+        lab = Lab(Settings(), tmp_path, choose_compute("cpu"), code, tmp_path, None, None, None, None)
         return [point.number for point in score_card(Results(lab, **figures)) if not point.passed]
 
     return failed

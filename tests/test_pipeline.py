@@ -16,6 +16,7 @@ from rlhf_lab.lab import open_lab
 from rlhf_lab.pipeline import run_pipeline, start_over
 from rlhf_lab.runs import Run, read_tensors
 from rlhf_lab.settings import Settings
+from rlhf_lab.taught_code import load_code
 from rlhf_lab.watch import StageWatch
 
 CHECKOUT = Path(__file__).parent.parent
@@ -139,7 +140,7 @@ def test_a_finished_run_is_read_and_a_stage_can_be_trained_again(settings, tmp_p
     again = run_pipeline(open_lab(settings(), folder))
     assert again.history == first.history
     assert capsys.readouterr().out.count("finished before") == 3
-    start_over(folder, "reward_model")
+    start_over(folder, "reward_model", settings())
     assert (
         (folder / "ppo.old-1").exists()
         and (folder / "reward_model.old-1").exists()
@@ -335,15 +336,51 @@ def test_a_nan_loss_is_stopped_in_its_own_step_before_it_reaches_the_weights(set
         run_pipeline(lab)
 
 
+def test_a_training_that_skips_its_steps_is_not_finished(settings, tmp_path, monkeypatch):
+    lab = open_lab(settings(), tmp_path / "run")
+    monkeypatch.setattr(lab.code.ppo, "train_ppo", lambda *_, **__: [])
+    with pytest.raises(LabError, match="train_ppo called on_step 0 times, not once for each of 3 steps"):
+        run_pipeline(lab)
+    assert not (tmp_path / "run" / "ppo" / "stage.json").exists()
+
+
+def test_weights_that_the_last_step_broke_are_not_kept(settings, tmp_path, monkeypatch):
+    lab = open_lab(settings(), tmp_path / "run")
+    train_sft = lab.code.sft.train_sft
+
+    def broken(model, *arguments, **options):
+        losses = train_sft(model, *arguments, **options)
+        with torch.no_grad():
+            next(model.parameters())[0] = float("nan")
+        return losses
+
+    monkeypatch.setattr(lab.code.sft, "train_sft", broken)
+    with pytest.raises(LabError, match="sft, step 6: transformer.wte.weight holds NaN or infinity after the last step"):
+        run_pipeline(lab)
+
+
+def test_a_helper_beside_the_taught_modules_is_part_of_the_code(tmp_path, monkeypatch):
+    shutil.copytree(CHECKOUT / "solutions", tmp_path / "with_helper")
+    monkeypatch.chdir(tmp_path)
+    code = load_code("with_helper")
+    before = code.fingerprint("sft"), code.fingerprint("sft", "reward_model")
+    (tmp_path / "with_helper" / "ppo.py").write_text("# of a later stage")
+    assert (code.fingerprint("sft"), code.fingerprint("sft", "reward_model")) == before
+    (tmp_path / "with_helper" / "helper.py").write_text("BONUS = 1")
+    assert code.fingerprint("sft") != before[0]
+
+
 def test_start_over_leaves_alone_what_is_not_an_idle_run(settings, tmp_path):
     (tmp_path / "thesis").mkdir()
     with pytest.raises(LabError, match="thesis is not a run folder: it is left as it is"):
-        start_over(tmp_path / "thesis")
+        start_over(tmp_path / "thesis", None, settings())
     run = Run(tmp_path / "run", {})
     with pytest.raises(LabError, match="another process is working in"):
-        start_over(tmp_path / "run")
+        start_over(tmp_path / "run", None, settings())
     run.close()
-    start_over(tmp_path / "run")
+    with pytest.raises(LabError, match="begun with backbone = None"):  # the stages that stay would be others
+        start_over(tmp_path / "run", "ppo", settings())
+    start_over(tmp_path / "run", None, settings())
     assert not (tmp_path / "run").exists() and (tmp_path / "run.old-1" / "run.json").exists()
 
 

@@ -5,7 +5,7 @@ import torch
 from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 from rlhf_lab.errors import LabError
-from rlhf_lab.rewards import CheckedReward, ClassifierScorer, ModelReward, TextReward, VaderScorer
+from rlhf_lab.rewards import CheckedReward, CheckedScorer, ClassifierScorer, ModelReward, TextReward, VaderScorer
 
 IDS = torch.tensor([[1, 2, 3], [4, 5, 6]])
 MASK = torch.tensor([[0, 1, 1], [1, 1, 0]])
@@ -64,6 +64,18 @@ def test_a_model_reward_has_mean_0_and_spread_1_on_its_own_texts_and_is_frozen()
 def test_the_door_names_what_a_reward_returned(returned, sentence):
     with pytest.raises(LabError, match=sentence):
         CheckedReward("mine", lambda ids, mask: returned)(IDS, MASK)
+
+
+def test_the_door_of_text_scorers_names_the_text():
+    with pytest.raises(LabError, match="mine returned nan for the text 'bad'"):
+        CheckedScorer("mine", lambda texts: [0.5, float("nan")])(["good", "bad"])
+    with pytest.raises(LabError, match="mine returned 1 scores for 2 texts"):
+        CheckedScorer("mine", lambda texts: [0.5])(["good", "bad"])
+
+
+def test_a_language_model_is_not_taken_for_a_classifier(gpt2_folder):
+    with pytest.raises(LabError, match="lack score.weight"):
+        ClassifierScorer(gpt2_folder, torch.device("cpu"))
 
 
 def test_the_door_lets_right_rewards_through():

@@ -87,12 +87,21 @@ def load_causal_lm(folder: Path):
 
     _check_is_model(folder)
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True
+        )
     except Exception as error:
         raise LabError(f"no language model can be loaded from {folder}: {_first_line(error)}") from None
+    check_all_loaded(folder, loaded)
     # what a checkpoint recommends for sampling (top-k, repetition penalty, ...) is not the model
     model.generation_config = GenerationConfig(eos_token_id=model.generation_config.eos_token_id)
     return model
+
+
+def check_all_loaded(folder: Path, loaded: dict) -> None:
+    """Raise LabError when a weight of the model is not in its file: transformers would draw it at random."""
+    if missing := sorted(loaded["missing_keys"]):
+        raise LabError(f"the weights in {folder} lack {missing[0]} ({len(missing)} in all): it is another model's file")
 
 
 def _check_is_model(folder: Path) -> None:
@@ -100,12 +109,23 @@ def _check_is_model(folder: Path) -> None:
         raise LabError(f"{folder} holds no config.json: it is not a model folder")
 
 
-def context_length(folder: Path) -> int:
-    """How many tokens the model in `folder` can read at once."""
+def context_length(folder: Path, vocabulary: int = 0) -> int:
+    """How many tokens the model in `folder` can read at once.
+
+    Raises:
+        LabError: when it is no causal language model, or knows fewer tokens than `vocabulary`.
+    """
     from transformers import AutoConfig
 
     _check_is_model(folder)
-    return AutoConfig.from_pretrained(folder).max_position_embeddings
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        length = config.max_position_embeddings
+    except (ValueError, AttributeError, OSError):
+        raise LabError(f"{folder}/config.json is not that of a causal language model with a known context") from None
+    if config.vocab_size < vocabulary:
+        raise LabError(f"the model in {folder} knows {config.vocab_size} tokens, and its tokenizer has {vocabulary}")
+    return length
 
 
 def _smollm2() -> Path:

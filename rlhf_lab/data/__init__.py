@@ -8,7 +8,6 @@
 
 import json
 import random
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,6 +22,7 @@ TOY_FOLDER = Path(__file__).parent / "toy"
 TOY_NAMES = {"toy": None, "toy-en": "en", "toy-zh": "zh"}  # name -> language, None for both
 
 COLUMNS = {"sft": ("prompt", "response"), "pairs": ("prompt", "chosen", "rejected"), "prompts": ("prompt",)}
+EXTRA_COLUMNS = ("lang", "held_out", "phenomenon")  # what kind of row it is
 HELD_OUT_SHARE = 0.1  # of a training file whose held-out file is missing
 
 
@@ -81,13 +81,10 @@ def _load(name: str, folder: Path, lang: str | None) -> CourseData:
     loaded = {}
     for kind, columns in COLUMNS.items():
         train, heldout = f"{kind}_train", f"{kind}_heldout"
-        _check(folder / f"{train}.jsonl", columns)
-        has_heldout = (folder / f"{heldout}.jsonl").exists()
-        if has_heldout:
-            _check(folder / f"{heldout}.jsonl", columns)
-        for split in (train, heldout) if has_heldout else (train,):
-            loaded[split] = _read(folder / f"{split}.jsonl")
-        if not has_heldout:
+        loaded[train] = _read(folder / f"{train}.jsonl", columns)
+        if (folder / f"{heldout}.jsonl").exists():
+            loaded[heldout] = _read(folder / f"{heldout}.jsonl", columns)
+        else:
             loaded[train], loaded[heldout] = _split(loaded[train], folder / f"{train}.jsonl")
     if lang is not None:
         for split, rows in loaded.items():
@@ -95,23 +92,35 @@ def _load(name: str, folder: Path, lang: str | None) -> CourseData:
     return CourseData(name=name, **loaded)
 
 
-def _check(path: Path, columns: tuple[str, ...]) -> None:
+def _read(path: Path, columns: tuple[str, ...]) -> "Dataset":
+    """The rows of a JSONL file: the wanted columns, and those of `EXTRA_COLUMNS` that every row has as a text."""
+    import datasets  # takes about a second, so only when data are loaded
+
+    rows = _checked_rows(path, columns)
+    extra = [column for column in EXTRA_COLUMNS if all(isinstance(row.get(column), str) for row in rows)]
+    return datasets.Dataset.from_dict({column: [row[column] for row in rows] for column in (*columns, *extra)})
+
+
+def _checked_rows(path: Path, columns: tuple[str, ...]) -> list[dict]:
     """Every row a JSON object with a non-empty text in every column, or a LabError."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # -sig: some editors write a mark of order first
     except FileNotFoundError:
         raise LabError(f"the data folder {path.parent} has no {path.name}") from None
     except UnicodeDecodeError:
         raise LabError(f"{path} is not UTF-8 text") from None
-    n_rows = 0
+    except OSError as error:
+        raise LabError(f"{path} cannot be read: {error.strerror}") from None
+    rows = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        n_rows += 1
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise LabError(f"{path}, row {number}: not JSON ({error.msg})") from None
+        except RecursionError:
+            raise LabError(f"{path}, row {number}: nested too deeply") from None
         if not isinstance(row, dict):
             raise LabError(f"{path}, row {number}: not a JSON object with the columns {', '.join(columns)}")
         for column in columns:
@@ -119,24 +128,12 @@ def _check(path: Path, columns: tuple[str, ...]) -> None:
                 raise LabError(f"{path}, row {number}: the column {column!r} is missing")
             if not isinstance(row[column], str) or not row[column].strip():
                 raise LabError(f"{path}, row {number}: the column {column!r} must be a non-empty text")
-    if n_rows == 0:
+            if not row[column].isprintable() and any("\ud800" <= letter <= "\udfff" for letter in row[column]):
+                raise LabError(f"{path}, row {number}: the column {column!r} holds half a character (a surrogate)")
+        rows.append(row)
+    if not rows:
         raise LabError(f"{path} has no rows")
-
-
-def _read(path: Path) -> "Dataset":
-    import datasets  # takes about a second, so only when data are loaded
-
-    bars = datasets.is_progress_bar_enabled()
-    datasets.disable_progress_bars()
-    # a cache of its own, thrown away: an edited file is never answered from an older one
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
-        try:
-            return datasets.load_dataset(
-                "json", data_files=str(path), split="train", cache_dir=cache, keep_in_memory=True
-            )
-        finally:
-            if bars:
-                datasets.enable_progress_bars()
+    return rows
 
 
 def _split(rows: "Dataset", path: Path) -> tuple["Dataset", "Dataset"]:

@@ -9,7 +9,8 @@ import torch
 
 from .. import backbones, rewards
 from ..checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
-from ..lab import Lab, text_scorer
+from ..errors import LabError
+from ..lab import Lab
 from ..returned import check_rollout, checked_ppo_info
 from ..runs import read_json, read_tensors, write_json, write_tensors
 from ..sampling import distinct_2, judged_samples
@@ -67,6 +68,9 @@ def train(lab: Lab, folder: Path) -> dict:
             kl_coef=settings.kl_coef,
             on_step=on_step,
         )
+        if len(history) != settings.steps:
+            raise LabError(f"train_ppo called on_step {len(history)} times, not once for each of {settings.steps} steps")
+        watch.weights(policy)
 
     after = judged_samples(lab, policy.lm)
     write_tensors(folder / "policy.safetensors", policy.state_dict())
@@ -99,7 +103,7 @@ def load_reward_function(lab: Lab) -> rewards.CheckedReward:
     name = lab.settings.reward
     if name == "rm":
         return rewards.CheckedReward(name, load_reward(lab))
-    return rewards.CheckedReward(name, rewards.TextReward(text_scorer(name, lab.compute), lab.tokenizer))
+    return rewards.CheckedReward(name, rewards.TextReward(lab.stand_in, lab.tokenizer))
 
 
 def load_example(lab: Lab):

@@ -31,6 +31,7 @@ def train(lab: Lab, folder: Path) -> dict:
         )
         history = checked_rm_history(returned, settings.rm_epochs * len(loader))
         watch.losses([info["loss"] for info in history])
+        watch.weights(model)
 
     model.eval()
     on_train = torch.cat(_scores(lab, model, lab.data.pairs_train))

@@ -39,6 +39,7 @@ def train(lab: Lab, folder: Path) -> dict:
             )
             losses = checked_losses(returned, settings.sft_epochs * len(loader))
             watch.losses(losses)
+            watch.weights(model)
         heldout_loss.append([len(losses), _heldout_loss(lab, model)])
 
     write_json(folder / "history.json", {"loss": losses, "heldout_loss": heldout_loss})
