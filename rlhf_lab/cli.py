@@ -25,6 +25,9 @@ def main(argv: list[str] | None = None) -> int:
     if passed_on and arguments.command not in (_test, _lab):
         parser.error(f"unrecognized arguments: {' '.join(passed_on)}")
     arguments.passed_on = passed_on
+    for stream in (sys.stdout, sys.stderr):  # a console that lacks Chinese gets escapes instead of a crash
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     # Let a thread that waits for the others sleep. The default is to spin, which makes torch several times slower
     # where the cores are shared with another program. OpenMP reads this once, when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -48,7 +51,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"not written yet: {stub}", file=sys.stderr)
         return 1
     except SystemExit as taught:
-        print(f"error: the taught code ended the program (sys.exit({taught.code!r})): take that out", file=sys.stderr)
+        print(
+            f"error: the taught code ended the program (sys.exit({taught.code!r})): take that out",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         goes_on = " What was finished is safe: the same command, without --fresh, goes on from there."

@@ -56,7 +56,9 @@ class ClassifierScorer:
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         try:
-            model, loaded = AutoModelForSequenceClassification.from_pretrained(folder, output_loading_info=True)
+            model, loaded = AutoModelForSequenceClassification.from_pretrained(
+                folder, output_loading_info=True
+            )
         except Exception as error:  # transformers raises many kinds for one cause
             raise LabError(f"no classifier can be loaded from {folder}: {error!r:.200}") from None
         check_all_loaded(folder, loaded)

@@ -29,7 +29,7 @@ from . import __version__
 from .errors import LabError
 
 FORMAT = 1
-CHECKPOINTS = "step-*"  # folders inside a stage's own
+CHECKPOINTS = "step-[0-9][0-9][0-9][0-9][0-9]"  # folders inside a stage's own
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -77,7 +77,9 @@ def test_weights_that_are_missing_are_named_and_not_drawn_at_random(gpt2_folder,
     weights = load_file(gpt2_folder / "model.safetensors")
     kept = {name: weight for name, weight in weights.items() if "h.0.mlp" not in name}
     save_file(kept, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(LabError, match=r"lack transformer\.h\.0\.mlp\S+ \(4 in all\): it is another model's file"):
+    with pytest.raises(
+        LabError, match=r"lack transformer\.h\.0\.mlp\S+ \(4 in all\): it is another model's file"
+    ):
         backbones.load_causal_lm(tmp_path / "model")
 
 

@@ -355,7 +355,9 @@ def test_weights_that_the_last_step_broke_are_not_kept(settings, tmp_path, monke
         return losses
 
     monkeypatch.setattr(lab.code.sft, "train_sft", broken)
-    with pytest.raises(LabError, match="sft, step 6: transformer.wte.weight holds NaN or infinity after the last step"):
+    with pytest.raises(
+        LabError, match="sft, step 6: transformer.wte.weight holds NaN or infinity after the last step"
+    ):
         run_pipeline(lab)
 
 

@@ -5,7 +5,14 @@ import torch
 from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 from rlhf_lab.errors import LabError
-from rlhf_lab.rewards import CheckedReward, CheckedScorer, ClassifierScorer, ModelReward, TextReward, VaderScorer
+from rlhf_lab.rewards import (
+    CheckedReward,
+    CheckedScorer,
+    ClassifierScorer,
+    ModelReward,
+    TextReward,
+    VaderScorer,
+)
 
 IDS = torch.tensor([[1, 2, 3], [4, 5, 6]])
 MASK = torch.tensor([[0, 1, 1], [1, 1, 0]])

@@ -189,14 +189,25 @@ def test_a_checkpoint_restores_weights_moments_and_random_numbers(tmp_path):
     policy = torch.nn.Linear(4, 2)
     optim = torch.optim.AdamW(policy.parameters(), lr=0.1)
     train(policy, optim, 3)
-    save_checkpoint(tmp_path, 3, policy, optim)
-    path = save_checkpoint(tmp_path, 13, policy, optim)
+    save_checkpoint(tmp_path, [{"step": 0}] * 3, policy, optim)
+    path = save_checkpoint(tmp_path, [{"step": 0}] * 13, policy, optim)
     assert latest_checkpoint(tmp_path) == path and len(list(tmp_path.iterdir())) == 1
     train(policy, optim, 3)
 
     torch.manual_seed(99)
     resumed = torch.nn.Linear(4, 2)
     resumed_optim = torch.optim.AdamW(resumed.parameters(), lr=0.1)
-    assert load_checkpoint(path, resumed, resumed_optim) == 13
+    assert load_checkpoint(path, resumed, resumed_optim) == [{"step": 0}] * 13
     train(resumed, resumed_optim, 3)
     assert torch.equal(resumed.weight, policy.weight)
+
+
+def test_a_damaged_checkpoint_is_not_gone_on_from(tmp_path):
+    policy = torch.nn.Linear(4, 2)
+    optim = torch.optim.AdamW(policy.parameters())
+    path = save_checkpoint(tmp_path, [{}] * 10, policy, optim)
+    content = bytearray((path / "policy.safetensors").read_bytes())
+    content[-1] ^= 1
+    (path / "policy.safetensors").write_bytes(content)
+    with pytest.raises(LabError, match="step-00010/policy.safetensors is damaged: add --fresh ppo"):
+        load_checkpoint(path, policy, optim)

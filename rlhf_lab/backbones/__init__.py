@@ -101,7 +101,9 @@ def load_causal_lm(folder: Path):
 def check_all_loaded(folder: Path, loaded: dict) -> None:
     """Raise LabError when a weight of the model is not in its file: transformers would draw it at random."""
     if missing := sorted(loaded["missing_keys"]):
-        raise LabError(f"the weights in {folder} lack {missing[0]} ({len(missing)} in all): it is another model's file")
+        raise LabError(
+            f"the weights in {folder} lack {missing[0]} ({len(missing)} in all): it is another model's file"
+        )
 
 
 def _check_is_model(folder: Path) -> None:
@@ -122,9 +124,13 @@ def context_length(folder: Path, vocabulary: int = 0) -> int:
         config = AutoConfig.from_pretrained(folder)
         length = config.max_position_embeddings
     except (ValueError, AttributeError, OSError):
-        raise LabError(f"{folder}/config.json is not that of a causal language model with a known context") from None
+        raise LabError(
+            f"{folder}/config.json is not that of a causal language model with a known context"
+        ) from None
     if config.vocab_size < vocabulary:
-        raise LabError(f"the model in {folder} knows {config.vocab_size} tokens, and its tokenizer has {vocabulary}")
+        raise LabError(
+            f"the model in {folder} knows {config.vocab_size} tokens, and its tokenizer has {vocabulary}"
+        )
     return length
 
 

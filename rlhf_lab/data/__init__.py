@@ -98,13 +98,17 @@ def _read(path: Path, columns: tuple[str, ...]) -> "Dataset":
 
     rows = _checked_rows(path, columns)
     extra = [column for column in EXTRA_COLUMNS if all(isinstance(row.get(column), str) for row in rows)]
-    return datasets.Dataset.from_dict({column: [row[column] for row in rows] for column in (*columns, *extra)})
+    return datasets.Dataset.from_dict(
+        {column: [row[column] for row in rows] for column in (*columns, *extra)}
+    )
 
 
 def _checked_rows(path: Path, columns: tuple[str, ...]) -> list[dict]:
     """Every row a JSON object with a non-empty text in every column, or a LabError."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # -sig: some editors write a mark of order first
+        lines = path.read_text(encoding="utf-8-sig").split(
+            "\n"
+        )  # -sig: some editors write a mark of order first
     except FileNotFoundError:
         raise LabError(f"the data folder {path.parent} has no {path.name}") from None
     except UnicodeDecodeError:
@@ -128,8 +132,12 @@ def _checked_rows(path: Path, columns: tuple[str, ...]) -> list[dict]:
                 raise LabError(f"{path}, row {number}: the column {column!r} is missing")
             if not isinstance(row[column], str) or not row[column].strip():
                 raise LabError(f"{path}, row {number}: the column {column!r} must be a non-empty text")
-            if not row[column].isprintable() and any("\ud800" <= letter <= "\udfff" for letter in row[column]):
-                raise LabError(f"{path}, row {number}: the column {column!r} holds half a character (a surrogate)")
+            if not row[column].isprintable() and any(
+                "\ud800" <= letter <= "\udfff" for letter in row[column]
+            ):
+                raise LabError(
+                    f"{path}, row {number}: the column {column!r} holds half a character (a surrogate)"
+                )
         rows.append(row)
     if not rows:
         raise LabError(f"{path} has no rows")

@@ -31,9 +31,8 @@ def train(lab: Lab, folder: Path) -> dict:
 
     history = []
     if (checkpoint := latest_checkpoint(folder)) is not None:
-        step = load_checkpoint(checkpoint, policy, optim)
-        history = read_json(folder / "history.json")[:step]
-        print(f"ppo: goes on from step {step}")
+        history = load_checkpoint(checkpoint, policy, optim)
+        print(f"ppo: goes on from step {len(history)}")
 
     seconds_before = sum(entry["seconds"] for entry in history)
 
@@ -51,7 +50,7 @@ def train(lab: Lab, folder: Path) -> dict:
             history.append({"step": len(history), **info, **_look_at(lab, batch), "seconds": seconds})
             write_json(folder / "history.json", history)
             if len(history) % CHECKPOINT_EVERY == 0 and len(history) < settings.steps:
-                watch.last_good = str(save_checkpoint(folder, len(history), policy, optim))
+                watch.last_good = str(save_checkpoint(folder, history, policy, optim))
             watch.advance(reward=info["mean_reward"], judge=history[-1]["judge"], kl=info["kl_to_ref"])
 
         lab.code.ppo.train_ppo(
@@ -69,7 +68,9 @@ def train(lab: Lab, folder: Path) -> dict:
             on_step=on_step,
         )
         if len(history) != settings.steps:
-            raise LabError(f"train_ppo called on_step {len(history)} times, not once for each of {settings.steps} steps")
+            raise LabError(
+                f"train_ppo called on_step {len(history)} times, not once for each of {settings.steps} steps"
+            )
         watch.weights(policy)
 
     after = judged_samples(lab, policy.lm)
