@@ -39,7 +39,11 @@ def run_pipeline(lab: Lab) -> Results:
     run = Run(lab.folder, dataclasses.asdict(lab.settings))
     try:
         with lab.compute.autocast():
-            given = {"backbone": digest_of(lab.base), "data": _data_digest(lab)}
+            given = {
+                "backbone": digest_of(lab.base),
+                "data": _data_digest(lab),
+                "device or dtype": f"{lab.compute.device.type}, {lab.compute.dtype}",  # what `auto` came to
+            }
             sft_figures = _stage(lab, run, "sft", sft.train, given)
             made = {"SFT model": digest_of(lab.sft_model)}
             rm_figures = None

@@ -1,5 +1,6 @@
 """The pipeline on a small random model: resumed, repeated, stopped, and handed bad input."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rlhf_lab.devices import choose_compute
 from rlhf_lab.errors import LabError
 from rlhf_lab.lab import open_lab
 from rlhf_lab.pipeline import run_pipeline, start_over
@@ -359,6 +361,16 @@ def test_weights_that_the_last_step_broke_are_not_kept(settings, tmp_path, monke
         LabError, match="sft, step 6: transformer.wte.weight holds NaN or infinity after the last step"
     ):
         run_pipeline(lab)
+
+
+def test_a_run_does_not_go_on_in_another_precision(settings, tmp_path):
+    lab = open_lab(settings(), tmp_path / "run")
+    run_pipeline(lab)
+    elsewhere = dataclasses.replace(
+        lab, compute=choose_compute("cpu", "bfloat16")
+    )  # as `auto` would on a GPU
+    with pytest.raises(LabError, match="sft was made with another device or dtype"):
+        run_pipeline(elsewhere)
 
 
 def test_a_helper_beside_the_taught_modules_is_part_of_the_code(tmp_path, monkeypatch):
