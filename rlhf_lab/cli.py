@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from .errors import LabError
-from .settings import PRETRAINED, Settings, defaults_for
+from .settings import PRETRAINED, STAGES, Settings, defaults_for
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -124,7 +124,7 @@ def _add_run_options(parser: argparse.ArgumentParser, skip: set[str]) -> None:
     )
     parser.add_argument("--seeds", type=int, nargs="+", help="several runs and the table of all of them")
     parser.add_argument(
-        "--fresh", nargs="?", const="all", choices=["all", "sft", "reward_model", "ppo"],
+        "--fresh", nargs="?", const="all", choices=["all", *STAGES],
         help="move the old run, or its stages from the named one on, aside and train again",
     )  # fmt: skip
     for field in dataclasses.fields(Settings):

@@ -13,7 +13,6 @@ import io
 import math
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -21,7 +20,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from .runs import write_bytes
 from .thresholds import APPROX_KL, JUDGE
 
 BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"
@@ -81,11 +79,6 @@ def png_bytes(figure: Figure) -> bytes:
     image = Image.open(drawn).convert("RGB").quantize(64, dither=Image.Dither.NONE)
     image.save(packed, format="png", optimize=True, dpi=(DPI, DPI))
     return packed.getvalue()
-
-
-def save_png(figure: Figure, path: Path) -> None:
-    """Write the figure to `path`, which holds either what it held before or the whole picture."""
-    write_bytes(path, png_bytes(figure))
 
 
 def _panel(axes: Axes, title: str, ylabel: str, xlabel: str = "step") -> Axes:

@@ -13,10 +13,8 @@ import torch
 from .lab import Lab, classifier_folder
 from .machine import peak_memory_mib
 from .runs import Run, check_idle, digest_of, read_json, set_aside, write_json
-from .settings import Settings
+from .settings import STAGES, Settings
 from .stages import ppo, reward_model, sft
-
-STAGES = ("sft", "reward_model", "ppo")
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,11 @@ class Results:
     reward_model: dict | None
     ppo: dict
     history: list[dict]
+
+    @property
+    def stages(self) -> dict[str, dict]:
+        """The figures of the stages that this run has, by name."""
+        return {name: figures for name in STAGES if (figures := getattr(self, name)) is not None}
 
 
 def run_pipeline(lab: Lab) -> Results:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .machine import describe_machine
-from .pictures import png_bytes, ppo_figure, reward_model_figure, save_png, seeds_figure, sft_figure
+from .pictures import png_bytes, ppo_figure, reward_model_figure, seeds_figure, sft_figure
 from .pipeline import Results
 from .report import write_report
-from .runs import read_json
+from .runs import read_json, write_bytes
 from .scorecard import Point
 from .stages.ppo import load_example
 from .thresholds import RM_ACCURACY, SFT_LOSS
@@ -21,21 +21,20 @@ STAGE_TITLES = {"sft": "SFT", "reward_model": "reward model", "ppo": "PPO"}
 def write_run_report(results: Results, card: Sequence[Point]) -> Path:
     """Write pictures and report of one run into its folder; returns the path of the report."""
     lab = results.lab
-    figures = _figures(results)
-    for name, figure in figures.items():
-        save_png(figure, lab.folder / "pictures" / f"{name}.png")
+    pictures = {name: png_bytes(figure) for name, figure in _figures(results).items()}
+    for name, png in pictures.items():
+        write_bytes(lab.folder / "pictures" / f"{name}.png", png)
     example = load_example(lab)
     shortest = int(example.response_mask.sum(-1).argmin())  # the row with the most padding to show
-    stages = {name: getattr(results, name) for name in STAGE_TITLES if getattr(results, name) is not None}
     path = lab.folder / "report.html"
     write_report(
         path,
         title=f"RLHF from scratch: {Path(lab.settings.backbone).name}, seed {lab.settings.seed}",
         settings=dataclasses.asdict(lab.settings),
         machine=f"{describe_machine()}; run on {lab.compute}",
-        seconds={STAGE_TITLES[name]: figures["seconds"] for name, figures in stages.items()},
+        seconds={STAGE_TITLES[name]: figures["seconds"] for name, figures in results.stages.items()},
         scorecard=card,
-        figures={name: png_bytes(figure) for name, figure in figures.items()},
+        figures=pictures,
         samples=read_json(lab.folder / "ppo" / "samples.json"),
         token_table_html=rollout_table(
             example, lab.tokenizer, shortest, lab.settings.kl_coef, lab.code
@@ -92,8 +91,8 @@ def _figures(results: Results) -> dict:
 
 
 def _notes(results: Results) -> list[str]:
-    stages = [figures for figures in (results.sft, results.reward_model, results.ppo) if figures is not None]
-    notes = [f"Peak memory of the training: {max(figures['peak_memory_mib'] for figures in stages)} MiB."]
+    peak = max(figures["peak_memory_mib"] for figures in results.stages.values())
+    notes = [f"Peak memory of the training: {peak} MiB."]
     if results.reward_model is None:
         notes.append(
             f"PPO was trained on the stand-in reward {results.lab.settings.reward}: there is no point 2."
@@ -112,7 +111,6 @@ def _notes(results: Results) -> list[str]:
 
 def _seed_row(results: Results, card: Sequence[Point]) -> dict:
     rm, before, after = results.reward_model, results.ppo["before"], results.ppo["after"]
-    stages = [figures for figures in (results.sft, rm, results.ppo) if figures is not None]
     return {
         "seed": results.lab.settings.seed,
         "passed": f"{sum(point.passed for point in card)}/{len(card)}",
@@ -124,7 +122,7 @@ def _seed_row(results: Results, card: Sequence[Point]) -> dict:
         "max approx_kl": max(entry["approx_kl"] for entry in results.history),
         "max KL to ref": max(entry["kl_to_ref"] for entry in results.history),
         "distinct-2 ratio": after["distinct_2"] / max(before["distinct_2"], 1e-9),
-        "seconds": sum(figures["seconds"] for figures in stages),
+        "seconds": sum(figures["seconds"] for figures in results.stages.values()),
     }
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+STAGES = ("sft", "reward_model", "ppo")  # in their order; the taught modules have the same names
+
 
 def _setting(default, help: str):
     return field(default=default, metadata={"help": help})

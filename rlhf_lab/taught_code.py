@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from .errors import LabError
+from .settings import STAGES
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class TaughtCode:
         A finished stage is reused only for the code that made it.
         """
         folder = Path(self.sft.__file__).parent
-        others = {"sft.py", "reward_model.py", "ppo.py"} - {f"{name}.py" for name in modules}
+        others = {f"{name}.py" for name in STAGES if name not in modules}
         digest = hashlib.sha256()
         for path in sorted(folder.rglob("*.py")):
             if path.relative_to(folder).as_posix() not in others:
@@ -43,7 +44,7 @@ def load_code(package: str) -> TaughtCode:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    modules = {name: _import(package, name) for name in ("sft", "reward_model", "ppo")}
+    modules = {name: _import(package, name) for name in STAGES}
     return TaughtCode(package, **modules)
 
 

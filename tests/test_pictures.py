@@ -17,10 +17,10 @@ from rlhf_lab.pictures import (
     png_bytes,
     ppo_figure,
     reward_model_figure,
-    save_png,
     seeds_figure,
     sft_figure,
 )
+from rlhf_lab.runs import write_bytes
 from rlhf_lab.token_table import KINDS, index_picture, rollout_table, token_table, token_texts
 from solutions import ppo
 
@@ -127,7 +127,7 @@ def test_seeds_figure_of_one_seed_claims_no_spread():
 
 def test_a_saved_figure_is_sharp_and_small(tmp_path):
     path = tmp_path / "ppo.png"
-    save_png(ppo_figure(ppo_history(50)), path)
+    write_bytes(path, png_bytes(ppo_figure(ppo_history(50))))
     assert path.stat().st_size < 200_000
     image = Image.open(path).convert("RGB")
     assert image.size == (1500, 1200)

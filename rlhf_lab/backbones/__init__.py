@@ -56,9 +56,7 @@ def load_tokenizer_as_is(folder: Path):
 
     try:
         return AutoTokenizer.from_pretrained(folder)
-    except (
-        Exception
-    ) as error:  # transformers raises many kinds for one cause: files that are missing or foreign
+    except Exception as error:  # transformers raises many kinds for one cause
         raise LabError(f"no tokenizer can be loaded from {folder}: {_first_line(error)}") from None
 
 

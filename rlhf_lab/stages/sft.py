@@ -17,14 +17,15 @@ def train(lab: Lab, folder: Path) -> dict:
     """Fine-tune the backbone; leaves `model/`, a folder that `from_pretrained` loads, and `history.json`."""
     settings = lab.settings
     model = backbones.load_causal_lm(lab.base).to(lab.compute.device)
+    heldout = lab.code.sft.SFTDataset(lab.data.sft_heldout, lab.tokenizer, settings.max_len)
     losses = []
-    heldout_loss = [[0, _heldout_loss(lab, model)]]  # [step, loss]
+    heldout_loss = [[0, _mean_loss(lab, model, heldout)]]  # [step, loss]
     if settings.sft_epochs > 0:
         dataset = lab.code.sft.SFTDataset(lab.data.sft_train, lab.tokenizer, settings.max_len)
         loader = shuffled(dataset, settings.sft_batch, settings.seed)
 
         def between_epochs(epoch: int) -> None:
-            heldout_loss.append([epoch * len(loader), _heldout_loss(lab, model)])
+            heldout_loss.append([epoch * len(loader), _mean_loss(lab, model, heldout)])
 
         with StageWatch(
             "sft", settings.sft_epochs * len(loader), last_good=f"the backbone in {lab.base}"
@@ -40,7 +41,7 @@ def train(lab: Lab, folder: Path) -> dict:
             losses = checked_losses(returned, settings.sft_epochs * len(loader))
             watch.losses(losses)
             watch.weights(model)
-        heldout_loss.append([len(losses), _heldout_loss(lab, model)])
+        heldout_loss.append([len(losses), _mean_loss(lab, model, heldout)])
 
     write_json(folder / "history.json", {"loss": losses, "heldout_loss": heldout_loss})
     with replace_folder(folder / "model") as new_folder:
@@ -51,11 +52,10 @@ def train(lab: Lab, folder: Path) -> dict:
 
 
 @torch.no_grad()
-def _heldout_loss(lab: Lab, model) -> float:
-    """Mean loss over the held-out response tokens in nats, by the library's own `labels=` loss."""
+def _mean_loss(lab: Lab, model, dataset) -> float:
+    """Mean loss over the response tokens in nats, by the library's own `labels=` loss."""
     was_training = model.training
     model.eval()
-    dataset = lab.code.sft.SFTDataset(lab.data.sft_heldout, lab.tokenizer, lab.settings.max_len)
     total, n_tokens = 0.0, 0
     for batch in DataLoader(dataset, batch_size=64):
         batch = {name: tensor.to(lab.compute.device) for name, tensor in batch.items()}
