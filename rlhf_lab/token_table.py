@@ -142,6 +142,27 @@ def _page(parts: list[str]) -> str:
     return f'<div class="rlhf-lab"><style>{STYLE}</style>{"".join(parts)}</div>'
 
 
+def plain_table_html(rows: Sequence[dict], caption: str = "") -> str:
+    """Rows of texts and numbers as a table in the same style; the keys of the first row are the headings."""
+    names = list(rows[0]) if rows else []
+
+    def cell(value) -> str:
+        if isinstance(value, float):
+            return f"<td>{value:.4g}</td>".replace("-", "−")
+        number = isinstance(value, int) and not isinstance(value, bool)
+        return f"<td>{value}</td>" if number else f'<td class="token">{text_html(str(value))}</td>'
+
+    textual = {name for name in names if not isinstance(rows[0][name], (int, float))}
+    header = "".join(
+        f'<th scope="col"{" class=token" if name in textual else ""}>{html.escape(name)}</th>' for name in names
+    )
+    body = "".join(f"<tr>{''.join(cell(row[name]) for name in names)}</tr>" for row in rows)
+    heading = f'<p class="caption">{text_html(caption)}</p>' if caption else ""
+    return _page(
+        [heading, f'<div class="scroll"><table class="values"><thead><tr>{header}</tr></thead>', f"<tbody>{body}</tbody></table></div>"]
+    )
+
+
 # --- token table ----------------------------------------------------------------------------------
 
 

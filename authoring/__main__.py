@@ -1,0 +1,100 @@
+"""The authors' command line: `python -m authoring COMMAND`."""
+
+import argparse
+import os
+import sys
+
+from rlhf_lab.errors import LabError
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in rlhf_lab.cli: before torch is imported
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m authoring", description=__import__("authoring").__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    known = commands.add_parser("known", help="write what the checks know of each case and mistake")
+    known.add_argument("exercises", nargs="*", help="names; all where none is given")
+    known.set_defaults(command=_known)
+
+    kills = commands.add_parser("kills", help="which wrong implementations the visible checks catch")
+    kills.add_argument("exercises", nargs="*", help="names; all where none is given")
+    kills.add_argument("--each", action="store_true", help="one line for each implementation too")
+    kills.set_defaults(command=_kills)
+
+    generate = commands.add_parser("generate", help="write rlhf_exercises/ and notebooks/ from solutions/")
+    generate.set_defaults(command=_generate)
+
+    check = commands.add_parser("check-generated", help="fail when they are not what generate would write")
+    check.set_defaults(command=_check_generated)
+
+    run = commands.add_parser("execute", help="run notebooks and keep them in build/notebooks/")
+    run.add_argument("notebooks", nargs="*", help="names; all where none is given")
+    run.add_argument("--blank", action="store_true", help="the student's notebooks instead of the solved ones")
+    run.set_defaults(command=_execute)
+
+    checkpoints = commands.add_parser("checkpoints", help="train the checkpoints that the notebooks start from")
+    checkpoints.set_defaults(command=_checkpoints)
+
+    arguments = parser.parse_args()
+    try:
+        return arguments.command(arguments) or 0
+    except LabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _generate(arguments: argparse.Namespace) -> None:
+    from .generate import generate, shown
+
+    changed = generate()
+    for path in changed:
+        print(f"{'wrote' if path.exists() else 'removed'} {shown(path)}")
+    print(f"{len(changed)} files changed" if changed else "everything is in step")
+
+
+def _check_generated(arguments: argparse.Namespace) -> int:
+    from .generate import out_of_step, shown
+
+    differing = out_of_step()
+    for path in differing:
+        print(f"out of step: {shown(path)}")
+    print("run `make generate` and commit what it writes" if differing else "everything is in step")
+    return 1 if differing else 0
+
+
+def _checkpoints(arguments: argparse.Namespace) -> None:
+    from .checkpoints import build_checkpoints
+
+    build_checkpoints()
+
+
+def _execute(arguments: argparse.Namespace) -> None:
+    from .execute import SECONDS, execute
+    from .notebooks import notebook_names
+
+    for name in arguments.notebooks or notebook_names():
+        done = execute(name, "student" if arguments.blank else "solution")
+        print(f"{name}: {done.seconds:.0f} s of {SECONDS[name]}, {done.path.with_suffix('.html')}", flush=True)
+
+
+def _known(arguments: argparse.Namespace) -> None:
+    from .known import write_known
+
+    write_known(arguments.exercises)
+
+
+def _kills(arguments: argparse.Namespace) -> None:
+    from .kills import kill_table
+
+    table, kills = kill_table(arguments.exercises)
+    if arguments.each:
+        for kill in kills:
+            kind = "right" if kill.entry.correct else "wrong"
+            print(f"{kind}  {kill.entry.exercise}: {kill.entry.says}")
+            print(f"       {kill.state}; named: {kill.named}\n       unseen: {kill.named_unseen}")
+    print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

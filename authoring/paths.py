@@ -1,0 +1,12 @@
+"""Where the sources are and where what is made from them goes."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOLUTIONS = ROOT / "solutions"
+NOTEBOOK_SOURCES = SOLUTIONS / "notebooks"
+
+STUBS = ROOT / "rlhf_exercises"
+PRISTINE = ROOT / "rlhf_lab" / "course" / "stubs"  # the stubs once more, for `reset`
+NOTEBOOKS = ROOT / "notebooks"
+EXECUTED = ROOT / "build" / "notebooks"  # solution notebooks with their outputs; not committed

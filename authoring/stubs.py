@@ -1,0 +1,67 @@
+"""Stubs out of solutions: the same text, with `raise NotImplementedError` where the solution stands."""
+
+import ast
+import re
+
+from rlhf_lab.course import exercises
+from rlhf_lab.settings import STAGES
+from rlhf_lab.student_code import stub_text
+
+from .paths import SOLUTIONS
+
+BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+
+
+def stub_files() -> dict[str, str]:
+    """Name and text of every file of `rlhf_exercises/`."""
+    files = {"__init__.py": (SOLUTIONS / "__init__.py").read_text(encoding="utf-8")}
+    for stage in STAGES:
+        files[f"{stage}.py"] = stub_module((SOLUTIONS / f"{stage}.py").read_text(encoding="utf-8"))
+    return files
+
+
+def stub_module(solution: str) -> str:
+    """The text of a module with every solution taken out.
+
+    Raises:
+        ValueError: when a marker has no partner, or stands outside an exercise.
+    """
+    kept, inside = [], False
+    for number, line in enumerate(solution.splitlines(), 1):
+        if line.strip() == BEGIN:
+            if inside:
+                raise ValueError(f"line {number}: the solution before has no end")
+            inside = True
+            kept += _stub(_qualified_name(solution, number), indent=line[: len(line) - len(line.lstrip())])
+        elif line.strip() == END:
+            if not inside:
+                raise ValueError(f"line {number}: a solution ends that did not begin")
+            inside = False
+        elif not inside:
+            kept.append(line)
+    if inside:
+        raise ValueError("the last solution has no end")
+    return "\n".join(kept) + "\n"
+
+
+def _stub(name: str, indent: str) -> list[str]:
+    exercise = exercises()[name.split(".")[0]]
+    return [
+        f"{indent}raise NotImplementedError(",
+        f'{indent}    "{stub_text(exercise, name)}"',
+        f"{indent})",
+    ]
+
+
+def _qualified_name(text: str, line: int) -> str:
+    """`function` or `Class.method` around a line; for `Class.__init__` the class alone says enough."""
+    names = []
+    scope = ast.parse(text).body
+    while node := next(
+        (n for n in scope if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and n.lineno <= line <= n.end_lineno), None
+    ):
+        names.append(node.name)
+        scope = node.body
+    if not names:
+        raise ValueError(f"line {line}: a solution outside a function")
+    return re.sub(r"\.__init__$", "", ".".join(names))

@@ -1,0 +1,63 @@
+"""Small models for the checks: a few thousand numbers, the same on every machine, with everything that shows mistakes.
+
+Their logits are far from uniform, their positions matter, dropout is 0.1 as GPT-2's, and responses end in EOS after a
+few tokens each.
+"""
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..backbones import TINY, load_tokenizer, quiet_transformers
+
+EOS_LOGIT = 6.0  # added to the logit of EOS: a response has about six tokens
+
+
+@cache
+def micro_folder() -> str:
+    """A random GPT-2 of two layers, 16 wide, with the tokenizer of `tiny`; the folder lives as long as the process."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    quiet_transformers()
+    tokenizer = load_tokenizer(TINY)
+    eos_id = tokenizer.eos_token_id
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_positions=64, n_embd=16, n_layer=2, n_head=2,
+        bos_token_id=eos_id, eos_token_id=eos_id,
+    )  # fmt: skip
+    model = GPT2LMHeadModel(config)
+    random = np.random.RandomState(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2:
+                weight.copy_(torch.tensor(random.normal(0, 0.3, weight.shape)))
+            elif name.endswith("bias"):
+                weight.copy_(torch.tensor(random.normal(0, 0.05, weight.shape)))
+        toward_eos = model.transformer.wte.weight[eos_id]
+        model.transformer.ln_f.bias += EOS_LOGIT * toward_eos / toward_eos.square().sum()
+    folder = tempfile.mkdtemp(prefix="rlhf-micro-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def micro_lm():
+    """The micro model as transformers loads it: in eval mode."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(micro_folder(), dtype=torch.float32)
+
+
+def micro_tokenizer(pad: bool = True):
+    """Its tokenizer; with `pad=False` as GPT-2's comes: without a pad token."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(Path(micro_folder()))
+    tokenizer.pad_token = tokenizer.eos_token if pad else None
+    return tokenizer

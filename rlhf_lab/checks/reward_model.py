@@ -1,0 +1,1 @@
+"""Cases of the exercises in `reward_model.py`."""

@@ -1,0 +1,200 @@
+"""Run the check of an exercise on the code in a folder."""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from ..course import Exercise, find
+from ..student_code import Blame, BrokenFile, describe, find_blame, fresh_code, stub_of
+from ..taught_code import TaughtCode
+from .case import Case, Observation, WrongReturn
+from .compare import Difference, first_difference, plain
+from .known import Known, load_known
+
+RAISES = "raises"  # the key of an observation that is an exception
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a case showed.
+
+    Attributes:
+        observed: the observation, plain; `{"raises": text}` where there was an exception.
+        blame: the student's line that the exception came through.
+        stub: name of the function whose stub was met.
+        stopped: whether the run was interrupted (Ctrl-C, or Jupyter's stop button).
+    """
+
+    observed: Observation
+    blame: Blame | None = None
+    stub: str | None = None
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a report: `ok`, `FAIL`, or `--` where it was not looked at; `notes` stand under it."""
+
+    status: str
+    title: str
+    detail: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """The answer to `check(EXERCISE)`.
+
+    Attributes:
+        state: "passed", "failed", "not written", "waits" (for another exercise) or "broken" (the file does not
+            import).
+        lines: one a case.
+        closing: one sentence: what to do next.
+        mistake: the mistake that was recognised, in a sentence, or None.
+    """
+
+    exercise: Exercise
+    state: str
+    file: Path
+    lines: tuple[Line, ...] = ()
+    closing: str = ""
+    mistake: str | None = None
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def passed(self) -> bool:
+        return self.state == "passed"
+
+
+def check(name: str, folder: Path) -> Report:
+    """Check one exercise of the package in `folder`, as it is saved there now.
+
+    Raises:
+        LabError: when there is no exercise of this name.
+    """
+    exercise, file = find(name), folder / find(name).file
+    start = time.perf_counter()
+    try:
+        with fresh_code(folder) as code:
+            report = check_code(exercise, code, file)
+    except BrokenFile as broken:
+        closing = f"The file cannot be read as Python yet. {broken.place}: {broken.problem}"
+        report = Report(exercise, "broken", file, closing=closing)
+    return Report(**{**vars(report), "seconds": time.perf_counter() - start})
+
+
+def check_code(exercise: Exercise, code: TaughtCode, file: Path) -> Report:
+    """Check one exercise of code that is imported already."""
+    cases, known = cases_of(exercise), load_known(exercise.name)
+    outcomes: list[Outcome] = []
+    for case in cases:
+        outcome = observe(case, code, file.parent)
+        outcomes.append(outcome)
+        if outcome.stub is not None or outcome.stopped:
+            break
+    failed = next((i for i, (case, out) in enumerate(zip(cases, outcomes)) if _failure(known, case, out)), None)
+    if failed is None:
+        lines = tuple(Line("ok", case.title, case.tried) for case in cases)
+        return Report(exercise, "passed", file, lines, f"{len(cases)} of {len(cases)}. Done.")
+
+    outcome = outcomes[failed]
+    if outcome.stub is not None:
+        return _not_written(exercise, file, cases, failed, outcome.stub)
+    if waiting := _first_unready(exercise, code, file):
+        closing = f"Waits for {waiting.number} {waiting.name}, which it calls and which is not right yet."
+        return Report(exercise, "waits", file, _lines(known, cases, outcomes, failed, None), closing)
+    mistake = None if outcome.stopped else _name(known, cases, outcomes, failed)
+    closing = f'{failed} of {len(cases)}. hint("{exercise.name}") for a nudge.'
+    return Report(exercise, "failed", file, _lines(known, cases, outcomes, failed, mistake), closing, mistake)
+
+
+def cases_of(exercise: Exercise) -> list[Case]:
+    from . import ppo, ppo_loop, reward_model, sft  # noqa: F401  each module declares its cases when it is imported
+    from .case import CASES
+
+    return CASES[exercise.name]
+
+
+def observe(case: Case, code: TaughtCode, folder: Path) -> Outcome:
+    """Run one case. Whatever the student's code does, it comes back as an outcome."""
+    try:
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.manual_seed(0)
+            return Outcome(plain(case.observe(code)))
+    except WrongReturn as wrong:
+        return Outcome({RAISES: str(wrong)})
+    except KeyboardInterrupt as interrupt:
+        return Outcome({RAISES: "stopped"}, find_blame(interrupt, folder), stopped=True)
+    except (Exception, SystemExit) as error:
+        return Outcome({RAISES: describe(error)}, find_blame(error, folder), stub_of(error))
+
+
+def _failure(known: Known, case: Case, outcome: Outcome) -> Difference | None:
+    """Where an outcome differs from correct code; from the solution, where it differs from all."""
+    differences = [
+        first_difference(outcome.observed, accepted, case.tolerance)
+        if RAISES not in outcome.observed
+        else Difference(RAISES, outcome.observed[RAISES], None)
+        for accepted in known.accepted[case.title]
+    ]
+    return differences[0] if all(differences) else None
+
+
+def _name(known: Known, cases: list[Case], outcomes: list[Outcome], failed: int) -> str | None:
+    """The mistake behind a failure: one of the bank that shows the same in every case, else what the failing case
+    stands for, else one of the bank that shows the same in the failing case."""
+    here = [
+        mistake
+        for mistake in known.mistakes
+        if cases[failed].title in mistake.observed
+        and known.matches(mistake, cases[failed], outcomes[failed].observed)
+    ]
+    for mistake in here:
+        if all(known.matches(mistake, case, out.observed) for case, out in zip(cases, outcomes, strict=True)):
+            return mistake.name
+    return cases[failed].mistake or (here[0].name if here else None)
+
+
+def _first_unready(exercise: Exercise, code: TaughtCode, file: Path) -> Exercise | None:
+    """The first exercise that this one calls and that does not pass its own check."""
+    for name in exercise.needs:
+        needed = find(name)
+        report = check_code(needed, code, file.with_name(needed.file))
+        if not report.passed:
+            return _first_unready(needed, code, file) or needed
+    return None
+
+
+def _not_written(exercise: Exercise, file: Path, cases: list[Case], at: int, stub: str) -> Report:
+    lines = [Line("ok", case.title, case.tried) for case in cases[:at]]
+    lines += [Line("--", case.title, case.tried) for case in cases[at:]]
+    if stub.split(".")[0] == exercise.name:
+        closing = f"Not done yet: write {stub} in {file.parent.name}/{file.name}."
+        return Report(exercise, "not written", file, tuple(lines), closing)
+    closing = f"Waits for {stub}, which it calls and which is not written yet."
+    return Report(exercise, "waits", file, tuple(lines), closing)
+
+
+def _lines(
+    known: Known, cases: list[Case], outcomes: list[Outcome], failed: int, mistake: str | None
+) -> tuple[Line, ...]:
+    lines = [Line("ok", case.title, case.tried) for case in cases[:failed]]
+    case, outcome = cases[failed], outcomes[failed]
+    notes = [f"tried: {case.tried}"]
+    if RAISES in outcome.observed:
+        detail = str(outcome.observed[RAISES])
+        if outcome.stopped:
+            detail = "stopped before it had finished"
+        elif outcome.blame is not None:
+            detail = f"your code raised {detail}"
+        if outcome.blame is not None:
+            notes.append(str(outcome.blame))
+    else:
+        detail = str(_failure(known, case, outcome))
+    if mistake is not None:
+        notes.append(f"-> {mistake}")
+    lines.append(Line("FAIL", case.title, detail, tuple(notes)))
+    lines += [Line("--", later.title, "not looked at until the line above is right") for later in cases[failed + 1 :]]
+    return tuple(lines)

@@ -1,0 +1,89 @@
+"""Where a student stands: the last check of each exercise, kept in `runs/progress-PACKAGE.json` beside their package."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from .checks import Report, check
+from .course import Exercise, exercises
+from .errors import LabError
+from .runs import read_json, write_json
+
+IN_WORDS = {
+    "passed": "done",
+    "failed": "not right yet",
+    "waits": "waits for another exercise",
+    "not written": "not done yet",
+    "broken": "the file cannot be read",
+}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """An exercise and the state that its check found it in."""
+
+    exercise: Exercise
+    state: str
+
+    @property
+    def points(self) -> int:
+        return self.exercise.points if self.state == "passed" else 0
+
+
+class Progress:
+    """The states of one student's package.
+
+    Args:
+        folder: the package, `rlhf_exercises`.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.path = folder.parent / "runs" / f"progress-{folder.name}.json"
+        self._entries = self._read()
+
+    def record(self, report: Report) -> None:
+        """Keep what a check found, for the files as they are now."""
+        self._entries[report.exercise.name] = {"state": report.state, "files": self._fingerprint()}
+        write_json(self.path, self._entries)
+
+    def standings(self) -> list[Standing]:
+        """Every exercise; those whose files have changed since their last check are checked again."""
+        files = self._fingerprint()
+        for name in exercises():
+            if self._entries.get(name, {}).get("files") != files:
+                self.record(check(name, self.folder))
+        return [Standing(exercise, self._entries[name]["state"]) for name, exercise in exercises().items()]
+
+    def asked(self, what: str) -> int:
+        """How often `what` has been asked for, this time included."""
+        entry = self._entries.setdefault(what, {"asked": 0})
+        entry["asked"] += 1
+        write_json(self.path, self._entries)
+        return entry["asked"]
+
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for path in sorted(self.folder.glob("*.py")):
+            digest.update(path.name.encode() + path.read_bytes())
+        return digest.hexdigest()
+
+    def _read(self) -> dict:
+        """What is kept; a file that is missing or damaged is begun anew, since every check can be run again."""
+        try:
+            content = read_json(self.path)
+        except LabError:
+            return {}
+        whole = isinstance(content, dict) and all(isinstance(entry, dict) for entry in content.values())
+        return content if whole else {}
+
+
+def to_table(standings: list[Standing]) -> str:
+    """The standings as text, with the points at the end."""
+    lines = [f"{'':4} {'exercise':<30} {'points':>6}   state"]
+    for s in standings:
+        points = f"{s.points} / {s.exercise.points}"
+        lines.append(f"{s.exercise.number:4} {s.exercise.name:<30} {points:>6}   {IN_WORDS[s.state]}")
+    total = sum(s.exercise.points for s in standings)
+    lines.append(f"{'':4} {'':<30} {sum(s.points for s in standings)} / {total}   by the visible checks")
+    return "\n".join(lines)

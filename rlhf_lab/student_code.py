@@ -1,0 +1,144 @@
+"""What a student saved, as it is on disk now, and where in it an exception came from.
+
+A check looks at the file, not at what the kernel has imported: an edit that is saved counts, without a restart.
+"""
+
+import importlib.util
+import linecache
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+from .course import Exercise
+from .settings import STAGES
+from .taught_code import TaughtCode
+
+STUB = re.compile(r"exercise \S+: write (\S+) in ")  # how a stub's NotImplementedError begins
+
+
+class BrokenFile(Exception):
+    """A module that cannot be imported: `problem` says why, `place` where."""
+
+    def __init__(self, problem: str, place: str):
+        super().__init__(f"{place}: {problem}")
+        self.problem = problem
+        self.place = place
+
+
+class _FreshLoader(SourceFileLoader):
+    """Compiles the source each time: a cached .pyc goes by the second and the size, and misses a quick edit."""
+
+    def get_code(self, fullname: str):
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def package_folder(package: str) -> Path:
+    """Folder of a package that can be imported from here, without importing it.
+
+    Raises:
+        BrokenFile: when there is none.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise BrokenFile("no such package can be found from here", package)
+    return Path(list(spec.submodule_search_locations)[0])
+
+
+@contextmanager
+def fresh_code(folder: Path) -> Iterator[TaughtCode]:
+    """The package in `folder`, imported anew and for this `with` alone: what the kernel has imported stays.
+
+    Raises:
+        BrokenFile: when a module does not parse or fails while it is imported.
+    """
+    package = folder.name
+    live = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == package}
+    linecache.checkcache()
+    try:
+        _import(package, folder / "__init__.py", submodule_search_locations=[str(folder)])
+        modules = {stage: _import(f"{package}.{stage}", folder / f"{stage}.py") for stage in STAGES}
+        yield TaughtCode(package, **modules)
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == package]:
+            del sys.modules[name]
+        sys.modules.update(live)
+
+
+def _import(name: str, path: Path, **options):
+    try:
+        spec = importlib.util.spec_from_file_location(
+            name, path, loader=_FreshLoader(name, str(path)), **options
+        )
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module
+    except SyntaxError as error:
+        problem = f"{error.msg}" + (f": {error.text.strip()}" if error.text else "")
+        raise BrokenFile(problem, f"{_shown(error.filename or str(path))}, line {error.lineno}") from None
+    except FileNotFoundError:
+        raise BrokenFile("the file is missing", _shown(str(path))) from None
+    except (Exception, SystemExit) as error:
+        blame = find_blame(error, path.parent)
+        place = str(blame) if blame else _shown(str(path))
+        raise BrokenFile(f"the file fails while it is imported: {describe(error)}", place) from None
+
+
+@dataclass(frozen=True)
+class Blame:
+    """The line of the student's that an exception passed through last."""
+
+    path: str
+    line: int
+    function: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{_shown(self.path)}, line {self.line}, in {self.function}: {self.text}"
+
+
+def find_blame(error: BaseException, folder: Path) -> Blame | None:
+    """The innermost line in `folder` that `error` came through, or None."""
+    root = os.path.realpath(folder) + os.sep
+    blame, line = None, error.__traceback__
+    while line is not None:
+        code = line.tb_frame.f_code
+        if os.path.realpath(code.co_filename).startswith(root):
+            text = linecache.getline(code.co_filename, line.tb_lineno).strip()
+            blame = Blame(code.co_filename, line.tb_lineno, code.co_name, text)
+        line = line.tb_next
+    return blame
+
+
+def describe(error: BaseException) -> str:
+    """Kind and first line of an exception, without the addresses that change from run to run."""
+    first = (str(error).strip() or "no message").splitlines()[0]
+    return f"{type(error).__name__}: {re.sub(r' at 0x[0-9a-f]+', '', first)}"[:300]
+
+
+def stub_of(error: BaseException) -> str | None:
+    """Name of the function or method whose stub raised `error`; None when it was something else."""
+    match = STUB.match(str(error)) if isinstance(error, NotImplementedError) else None
+    return match[1] if match else None
+
+
+def stub_text(exercise: Exercise, qualified_name: str) -> str:
+    """What a stub says: which exercise, which file and which section of which notebook."""
+    return (
+        f"exercise {exercise.number}: write {qualified_name} in rlhf_exercises/{exercise.file} "
+        f"(notebooks/{exercise.notebook}.ipynb, section {exercise.number})"
+    )
+
+
+def _shown(path: str) -> str:
+    """A path from the package's folder on, which is how a student knows it."""
+    return "/".join(Path(path).parts[-2:])

@@ -1,0 +1,3 @@
+"""Wrong and correct implementations of the exercises in `sft.py`."""
+
+from . import body, right, wrong
