@@ -30,11 +30,19 @@ def main() -> int:
 
     run = commands.add_parser("execute", help="run notebooks and keep them in build/notebooks/")
     run.add_argument("notebooks", nargs="*", help="names; all where none is given")
-    run.add_argument("--blank", action="store_true", help="the student's notebooks instead of the solved ones")
+    run.add_argument(
+        "--blank", action="store_true", help="the student's notebooks instead of the solved ones"
+    )
     run.set_defaults(command=_execute)
 
-    checkpoints = commands.add_parser("checkpoints", help="train the checkpoints that the notebooks start from")
+    checkpoints = commands.add_parser(
+        "checkpoints", help="train the checkpoints that the notebooks start from"
+    )
     checkpoints.set_defaults(command=_checkpoints)
+
+    clinic = commands.add_parser("clinic", help="record the runs of the clinic, one for each defect")
+    clinic.add_argument("cases", nargs="*", help="letters, or healthy; all where none is given")
+    clinic.set_defaults(command=_clinic)
 
     arguments = parser.parse_args()
     try:
@@ -69,13 +77,21 @@ def _checkpoints(arguments: argparse.Namespace) -> None:
     build_checkpoints()
 
 
+def _clinic(arguments: argparse.Namespace) -> None:
+    from .clinic import record_clinic
+
+    record_clinic(arguments.cases)
+
+
 def _execute(arguments: argparse.Namespace) -> None:
     from .execute import SECONDS, execute
     from .notebooks import notebook_names
 
     for name in arguments.notebooks or notebook_names():
         done = execute(name, "student" if arguments.blank else "solution")
-        print(f"{name}: {done.seconds:.0f} s of {SECONDS[name]}, {done.path.with_suffix('.html')}", flush=True)
+        print(
+            f"{name}: {done.seconds:.0f} s of {SECONDS[name]}, {done.path.with_suffix('.html')}", flush=True
+        )
 
 
 def _known(arguments: argparse.Namespace) -> None:
@@ -85,9 +101,12 @@ def _known(arguments: argparse.Namespace) -> None:
 
 
 def _kills(arguments: argparse.Namespace) -> None:
-    from .kills import kill_table
+    from rlhf_lab.course import exercises
 
-    table, kills = kill_table(arguments.exercises)
+    from .kills import kill_table
+    from .known import show
+
+    table, kills = kill_table(arguments.exercises, lambda name: show(exercises()[name]))
     if arguments.each:
         for kill in kills:
             kind = "right" if kill.entry.correct else "wrong"

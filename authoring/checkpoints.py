@@ -31,7 +31,9 @@ def build_checkpoints() -> None:
         torch.manual_seed(lab.settings.seed)
         figures = reward_model.train(lab, lab.folder / "reward_model")
         weights = read_tensors(lab.folder / "reward_model" / "model.safetensors")
-        model = AutoModelForSequenceClassification.from_pretrained(lab.base, num_labels=1, dtype=torch.float32)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            lab.base, num_labels=1, dtype=torch.float32
+        )
         model.base_model.load_state_dict(_under(weights, "backbone."))
         model.score.load_state_dict(_under(weights, "v_head."))
         with replace_folder(REWARD) as folder:

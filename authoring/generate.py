@@ -36,7 +36,9 @@ def out_of_step() -> list[Path]:
     """Files that are missing, differ from what would be generated, or are not generated any more."""
     wanted = generated()
     differing = [
-        path for path, text in wanted.items() if not path.exists() or path.read_bytes() != text.encode("utf-8")
+        path
+        for path, text in wanted.items()
+        if not path.exists() or path.read_bytes() != text.encode("utf-8")
     ]
     folders = {STUBS: "*.py", PRISTINE: "*.txt", NOTEBOOKS: "*.ipynb"}
     present = [path for folder, pattern in folders.items() for path in sorted(folder.glob(pattern))]

@@ -1,15 +1,15 @@
 """Which wrong implementation of the bank the visible checks catch, and whether they name the mistake."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from unittest import mock
+from pathlib import Path
 
-from rlhf_lab.checks import run
-from rlhf_lab.checks.known import Known, load_known
+from rlhf_lab.checks.known import load_known
+from rlhf_lab.checks.run import judge
 from rlhf_lab.course import Exercise, exercises
-from rlhf_lab.student_code import fresh_code
 from tests.bank import Entry, entries
 
-from .known import package_with
+from .known import Shown
 
 
 @dataclass(frozen=True)
@@ -29,23 +29,29 @@ class Kill:
     named_unseen: str | None
 
 
-def try_entry(entry: Entry, exercise: Exercise) -> Kill:
-    """Run the check of its exercise on one implementation."""
-    known = load_known(exercise.name)
-    unseen = replace(known, mistakes=[m for m in known.mistakes if m.name != entry.says])
-    with package_with(entry, exercise) as folder, fresh_code(folder) as code:
-        report = run.check_code(exercise, code, folder / exercise.file)
-        with mock.patch.object(run, "load_known", lambda name: unseen if name == exercise.name else load_known(name)):
-            blind = run.check_code(exercise, code, folder / exercise.file)
-    return Kill(entry, report.state, report.mistake, blind.mistake)
+def judge_entries(exercise: Exercise, shown: Shown) -> list[Kill]:
+    """What the check of an exercise says about each implementation of the bank, from what they showed."""
+    known, file = load_known(exercise.name), Path(exercise.file)
+    kills = []
+    for entry in entries(exercise.name):
+        unseen = replace(known, mistakes=[m for m in known.mistakes if m.name != entry.says])
+        report = judge(exercise, file, shown[entry], known)
+        blind = judge(exercise, file, shown[entry], unseen)
+        kills.append(Kill(entry, report.state, report.mistake, blind.mistake))
+    return kills
 
 
-def kill_table(names: list[str]) -> tuple[str, list[Kill]]:
-    """The table as Markdown, and everything that it counts."""
+def kill_table(names: list[str], shown: Callable[[str], Shown]) -> tuple[str, list[Kill]]:
+    """The table as Markdown, and everything that it counts.
+
+    Args:
+        names: of the exercises; all where there is none.
+        shown: gives what the bank showed in an exercise.
+    """
     rows, kills = [], []
     for name in names or exercises():
         exercise = exercises()[name]
-        tried = [try_entry(entry, exercise) for entry in entries(name)]
+        tried = judge_entries(exercise, shown(name))
         kills += tried
         rows.append((f"{exercise.number} `{name}`", *_counts(tried)))
     rows.append(("all", *_counts(kills)))

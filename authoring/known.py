@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlhf_lab.checks.case import Case
 from rlhf_lab.checks.compare import first_difference
 from rlhf_lab.checks.known import FOLDER
-from rlhf_lab.checks.run import RAISES, cases_of, observe
+from rlhf_lab.checks.run import RAISES, Outcome, cases_of, observe_all
 from rlhf_lab.course import Exercise, exercises
 from rlhf_lab.student_code import fresh_code
-from tests.bank import Entry, entries
+from tests.bank import BANK, Entry, entries
 
 from .paths import SOLUTIONS
+
+Shown = dict[Entry | None, list[Outcome]]  # what an implementation showed in each case; None is the solution
 
 
 @contextmanager
@@ -32,39 +33,47 @@ def package_with(entry: Entry | None, exercise: Exercise) -> Iterator[Path]:
 def write_known(names: list[str]) -> None:
     """Write `known/EXERCISE.json` for these exercises, or for all."""
     for name in names or exercises():
-        content = gather_known(exercises()[name])
+        content = gather_known(exercises()[name], show(exercises()[name]))
         text = json.dumps(content, indent=None, ensure_ascii=False, separators=(",", ":"))
-        text = text.replace('{"name"', '\n{"name"')  # one mistake a line: a change of the bank is a readable diff
+        text = text.replace('{"name"', '\n{"name"')  # a mistake a line: a change of the bank is a readable diff
         (FOLDER / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-        print(f"{name}: {len(content['accepted'])} cases, {len(content['mistakes'])} known mistakes", flush=True)
+        print(
+            f"{name}: {len(content['accepted'])} cases, {len(content['mistakes'])} known mistakes", flush=True
+        )
 
 
-def gather_known(exercise: Exercise) -> dict:
-    """What `known/EXERCISE.json` has to hold.
+def gather_known(exercise: Exercise, shown: Shown) -> dict:
+    """What `known/EXERCISE.json` has to hold, from what the solution and the bank showed.
 
     Raises:
-        ValueError: when the solution or other correct code raises in a case.
+        ValueError: when two cases have one title, or correct code is refused in a case or raises in it.
     """
     cases = cases_of(exercise)
-    accepted = {case.title: [shown] for case, shown in zip(cases, _shown(None, exercise, cases), strict=True)}
+    accepted = {case.title: [out.observed] for case, out in zip(cases, shown[None], strict=True)}
     if len(accepted) < len(cases):
         raise ValueError(f"{exercise.name}: two cases have the same title")
     mistakes = []
-    for entry in sorted(entries(exercise.name), key=lambda entry: not entry.correct):  # correct ones first
+    for entry in sorted(shown.keys() - {None}, key=lambda entry: (not entry.correct, BANK.index(entry))):
         observed = {}
-        for case, shown in zip(cases, _shown(entry, exercise, cases), strict=True):
-            if all(first_difference(shown, other, case.tolerance) for other in accepted[case.title]):
-                observed[case.title] = shown
+        for case, out in zip(cases, shown[entry]):
+            if all(first_difference(out.observed, other, case.tolerance) for other in accepted[case.title]):
+                observed[case.title] = out.observed
+                if entry.correct and not entry.differs:
+                    raise ValueError(f"{exercise.name}: {entry.says!r} is refused by the case {case.title!r}")
                 if entry.correct:
-                    accepted[case.title].append(shown)
+                    accepted[case.title].append(out.observed)
         if not entry.correct:
             mistakes.append({"name": entry.says, "observed": observed})
     for title, alternatives in accepted.items():
-        if raising := next((shown for shown in alternatives if RAISES in shown), None):
+        if raising := next((observed for observed in alternatives if RAISES in observed), None):
             raise ValueError(f"{exercise.name}, {title}: correct code raised {raising[RAISES]}")
     return {"accepted": accepted, "mistakes": mistakes}
 
 
-def _shown(entry: Entry | None, exercise: Exercise, cases: list[Case]) -> list[dict]:
-    with package_with(entry, exercise) as folder, fresh_code(folder) as code:
-        return [observe(case, code, folder).observed for case in cases]
+def show(exercise: Exercise) -> Shown:
+    """Run the cases of an exercise on the solution (under the key None) and on its part of the bank."""
+    shown = {}
+    for entry in (None, *entries(exercise.name)):
+        with package_with(entry, exercise) as folder, fresh_code(folder) as code:
+            shown[entry] = observe_all(exercise, code, folder)
+    return shown

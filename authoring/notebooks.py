@@ -20,11 +20,12 @@ from nbformat import NotebookNode
 
 from rlhf_lab.course import HINT_STEPS, Exercise, exercises
 from rlhf_lab.errors import LabError
+from rlhf_lab.student_code import STUB_PACKAGE, stub_text
 
 from .paths import NOTEBOOK_SOURCES
 from .stubs import BEGIN, END, stub_files
 
-STUB_PACKAGE, SOLUTION_PACKAGE = "rlhf_exercises", "solutions"
+SOLUTION_PACKAGE = "solutions"
 KERNEL = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -94,7 +95,11 @@ def _written_out(cell: NotebookNode) -> list[NotebookNode]:
     if "todo" in mark:
         return [_code(cell.source, _nbgrader(mark["todo"], solution=True))]
     if "answer" in mark:
-        return [_markdown(cell.source, _nbgrader(mark["answer"], solution=True, grade=True, points=mark["points"]))]
+        return [
+            _markdown(
+                cell.source, _nbgrader(mark["answer"], solution=True, grade=True, points=mark["points"])
+            )
+        ]
     nbgrader = {"nbgrader": mark["nbgrader"]} if "nbgrader" in mark else {}
     return [(_code if cell.cell_type == "code" else _markdown)(cell.source, nbgrader)]
 
@@ -113,10 +118,12 @@ def _box(exercise: Exercise) -> str:
 
 
 def _stub_line(exercise: Exercise) -> int:
-    """Line at which the stub begins in a fresh file."""
-    starts = (f"def {exercise.name}(", f"class {exercise.name}(")
+    """Where JupyterLab is to put the cursor: at the first line to write, which leaves the docstring on the screen.
+
+    It counts lines from 0.
+    """
     lines = stub_files()[exercise.file].splitlines()
-    return next(number for number, line in enumerate(lines, 1) if line.startswith(starts))
+    return next(number for number, line in enumerate(lines) if stub_text(exercise, exercise.name) in line) - 1
 
 
 def _check(exercise: Exercise) -> NotebookNode:

@@ -58,7 +58,12 @@ def _qualified_name(text: str, line: int) -> str:
     names = []
     scope = ast.parse(text).body
     while node := next(
-        (n for n in scope if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and n.lineno <= line <= n.end_lineno), None
+        (
+            n
+            for n in scope
+            if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and n.lineno <= line <= n.end_lineno
+        ),
+        None,
     ):
         names.append(node.name)
         scope = node.body

@@ -97,7 +97,7 @@ def train_sft(
 ) -> list[float]:
     """Fine-tune a causal language model on batches of `SFTDataset` items (exercise 1.4).
 
-    AdamW, gradient norm clipped to 1.0, the loss of exercise 1.3. The model is trained in place.
+    AdamW, gradient norm clipped to 1.0, the loss of exercise 1.3. The model is trained in place and in training mode.
 
     Returns:
         The loss of each step, in nats per response token: `n_epochs * len(dataloader)` numbers.

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .errors import LabError
 from .settings import PRETRAINED, STAGES, Settings, defaults_for
+from .student_cli import add_commands
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -113,8 +114,12 @@ def _parser() -> argparse.ArgumentParser:
     test = commands.add_parser("test", help="run the tests (further arguments go to pytest)")
     test.set_defaults(command=_test)
 
-    lab = commands.add_parser("lab", help="open JupyterLab (further arguments go to it)")
+    lab = commands.add_parser(
+        "lab", help="open JupyterLab at the first notebook (further arguments go to it)"
+    )
     lab.set_defaults(command=_lab)
+
+    add_commands(commands)
     return parser
 
 
@@ -238,4 +243,8 @@ def _test(arguments: argparse.Namespace) -> int:
 
 
 def _lab(arguments: argparse.Namespace) -> int:
-    return subprocess.call([sys.executable, "-m", "jupyter", "lab", *arguments.passed_on], cwd=CHECKOUT)
+    # a later option wins: who names a page of their own gets it
+    first_page = "--LabApp.default_url=/lab/tree/notebooks/00_welcome.ipynb"
+    return subprocess.call(
+        [sys.executable, "-m", "jupyter", "lab", first_page, *arguments.passed_on], cwd=CHECKOUT
+    )

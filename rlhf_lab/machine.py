@@ -4,6 +4,8 @@ import os
 import platform
 import sys
 
+from .backbones import backbones_here
+
 
 def describe_machine() -> str:
     """Processor, cores, memory and the versions that figures depend on, in one line."""
@@ -39,3 +41,22 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def machine_rows() -> list[dict[str, str]]:
+    """What a notebook says about this machine, and which backbones are on it."""
+    import psutil
+    import torch
+    import transformers
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none (not needed)"
+    rows = {
+        "Python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "processor": f"{_processor()}, {os.cpu_count()} cores",
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "GPU": gpu,
+        "backbones": ", ".join(backbones_here()),
+    }
+    return [{"what": what, "here": here} for what, here in rows.items()]

@@ -6,42 +6,56 @@ Checks and hints, the frame around a TODO cell, and the parts of the workbench t
 import sys
 import time
 import traceback as python_traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from IPython.display import HTML, DisplayHandle, Markdown, display
 
-from . import checks, source_text
+from . import checks, clinic, examples, practice, source_text, thresholds
 from .backbones import TINY, load_causal_lm, load_tokenizer, quiet_transformers
 from .checkpoints import SFT, ShippedReward
-from .course import HINT_STEPS, find, select
-from .data import load_data
+from .compare import compare as compare_code
+from .course import find, select
+from .data import length_only_accuracy, load_data
 from .data.judge import ToyJudge
 from .errors import LabError
-from .pictures import ppo_figure, reward_model_figure, sft_figure
-from .progress import Progress, to_table
-from .rewards import TextReward
-from .sampling import distinct_2, sample
-from .side_by_side import side_by_side
-from .student_code import BrokenFile, Blame, describe, find_blame, package_folder, stub_of
+from .invariants import watch_invariants
+from .machine import machine_rows
+from .overview import overview
+from .pictures import Panel, curves, ppo_figure, reward_model_figure, sft_figure
+from .progress import Progress, next_hint, to_table
+from .rewards import ModelReward, TextReward
+from .sampling import distinct_2, look_at, sample
+from .side_by_side import ask_twice, side_by_side
+from .student_code import Blame, describe, find_blame, package_folder, prefer_course_folder, stub_of
 from .token_table import index_picture, rollout_table, token_table, token_texts
 from .watch import shuffled
 
+prefer_course_folder()  # before the notebook imports its package
+
 __all__ = [
-    "SFT", "TINY", "ShippedReward", "TextReward", "ToyJudge", "begin", "check", "compare", "distinct_2", "hint",
-    "index_picture", "live", "load_causal_lm", "load_data", "load_tokenizer", "ppo_figure", "reset",
-    "reward_model_figure", "rollout_table", "sample", "sft_figure", "show", "shuffled", "solution", "status", "table",
-    "todo", "token_table", "token_texts", "traceback",
+    "SFT", "TINY", "LabError", "ModelReward", "Panel", "ShippedReward", "TextReward", "ToyJudge", "begin",
+    "check", "clinic", "compare", "curves", "distinct_2", "examples", "hint", "index_picture",
+    "length_only_accuracy", "live", "load_causal_lm", "load_data", "load_tokenizer", "look_at",
+    "machine_rows", "overview", "ppo_figure", "practice", "reset", "reward_model_figure", "rollout_table",
+    "sample", "sft_figure", "show", "shuffled", "solution", "status", "table", "thresholds", "todo",
+    "token_table", "token_texts", "traceback", "watch_invariants",
 ]  # fmt: skip
 
 
+@dataclass(frozen=True)
 class _Session:
-    """The package whose code this notebook runs, and the notebook's name."""
+    """The notebook that runs, and the package whose code it runs."""
 
-    notebook = ""
-    folder = Path()
+    notebook: str
+    folder: Path
     progress: Progress
+
+
+_session: _Session | None = None
 
 
 def begin(notebook: str, package: str) -> None:
@@ -51,17 +65,24 @@ def begin(notebook: str, package: str) -> None:
         notebook: its name, such as "03_ppo".
         package: the package with the code, `rlhf_exercises`.
     """
+    global _session
     quiet_transformers()
     torch.manual_seed(0)
-    try:
-        _Session.folder = package_folder(package)
-    except BrokenFile as broken:
-        print(f"{broken}. Open the notebook from the course's own folder (make lab).")
-        return
-    _Session.notebook, _Session.progress = notebook, Progress(_Session.folder)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
+    folder = package_folder(package)
+    _session = _Session(notebook, folder, Progress(folder))
+    device = (
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"CPU, {torch.get_num_threads()} threads"
+    )
     python = ".".join(map(str, sys.version_info[:2]))
     print(f"{notebook}: your code is {package}/ · Python {python}, torch {torch.__version__}, {device}")
+
+
+def _here() -> _Session:
+    if _session is None:
+        raise LabError("run the first code cell of this notebook: it says whose code is checked")
+    return _session
 
 
 # --- checks and help ------------------------------------------------------------------------------
@@ -69,56 +90,55 @@ def begin(notebook: str, package: str) -> None:
 
 def check(*names: str) -> None:
     """Check exercises, by name or number; all of this notebook where none is given."""
-    for exercise in [e for name in names or (_Session.notebook,) for e in _selected(name)]:
-        report = checks.check(exercise.name, _Session.folder)
-        _Session.progress.record(report)
-        _display(checks.to_html(report), checks.to_text(report))
+    with _in_a_sentence():
+        chosen = [exercise for name in names or (_here().notebook,) for exercise in select(name)]
+        for exercise in chosen:
+            report = checks.check(exercise.name, _here().folder)
+            _here().progress.record(report)
+            _display(checks.to_html(report), checks.to_text(report))
 
 
 def hint(name: str, step: int | None = None) -> None:
     """Show the next hint of an exercise: a nudge, a plan, almost code. `step` shows one of them again."""
-    for exercise in _selected(name)[:1]:
-        step = step or min(_Session.progress.asked(f"hint {exercise.name}"), len(HINT_STEPS))
-        title = f"**{exercise.number} {exercise.name}, hint {step} of {len(HINT_STEPS)}: {HINT_STEPS[step - 1]}**"
-        display(Markdown(f"{title}\n\n{exercise.hints[step - 1]}"))
+    with _in_a_sentence():
+        title, text = next_hint(name, step, _here().progress)
+        display(Markdown(f"**{title}**\n\n{text}"))
 
 
 def status() -> None:
     """Show all exercises with points and state."""
-    print(to_table(_Session.progress.standings()))
+    with _in_a_sentence():
+        print(to_table(_here().progress.standings()))
 
 
 def solution(name: str) -> None:
     """Show the solution beside your code; only where `solutions/` is present, and when asked twice."""
-    for exercise in _selected(name)[:1]:
-        if _Session.progress.asked(f"solution {exercise.name}") < 2:
-            print(f'This will show all of {exercise.name}. hint("{exercise.name}") shows less. Call again to see it.')
-            return
-        page, text = side_by_side(exercise, _Session.folder)
-        _display(page, text)
+    with _in_a_sentence():
+        if first_answer := ask_twice(find(name), _here().progress):
+            print(first_answer)
+        else:
+            _display(*side_by_side(find(name), _here().folder))
 
 
 def compare(name: str) -> None:
     """Run your function and the solution on the same random inputs; only where `solutions/` is present."""
-    from .compare import compare as compare_code
-
-    for exercise in _selected(name)[:1]:
-        print(compare_code(exercise, _Session.folder))
+    with _in_a_sentence():
+        print(compare_code(find(name), _here().folder))
 
 
 def reset(name: str) -> None:
-    """Put one stub back; your text is kept beside the file."""
-    for exercise in _selected(name)[:1]:
-        kept = source_text.reset(exercise, _Session.folder)
-        print(f"{exercise.name} is a stub again. What you had is in {kept.parent.name}/{kept.name}.")
+    """Put one stub back, or a whole module ("ppo"); your text is kept beside the file."""
+    with _in_a_sentence():
+        print(source_text.reset(name, _here().folder))
 
 
-def _selected(name: str) -> list:
+@contextmanager
+def _in_a_sentence() -> Iterator[None]:
+    """Print a `LabError` instead of raising it: a cell that asks for help goes on."""
     try:
-        return select(name)
+        yield
     except LabError as error:
         print(error)
-        return []
 
 
 # --- TODO cells -----------------------------------------------------------------------------------
@@ -153,7 +173,7 @@ def _in_one_line(error: Exception) -> str:
     if isinstance(error, NotImplementedError):
         stub = stub_of(error)
         return f"not done yet: {error}" if stub else "not done yet: this cell is for you to write"
-    blame = find_blame(error, _Session.folder) or _blame_in_cell(error)
+    blame = find_blame(error, _here().folder) or _blame_in_cell(error)
     place = f"\n  {blame}" if blame else ""
     return f"{describe(error)}{place}\n  lab.traceback() shows all of it."
 
@@ -200,7 +220,7 @@ def live(draw: Callable, every: float = 2.0) -> Callable:
     Returns:
         A function that takes what `draw` takes; with `last=True` it draws in any case.
     """
-    handle: DisplayHandle = display(Markdown("..."), display_id=True)
+    handle = display(Markdown("..."), display_id=True) or DisplayHandle()  # None where there is no notebook
     drawn = 0.0
 
     def update(*arguments, last: bool = False) -> None:

@@ -13,6 +13,7 @@ import io
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -23,6 +24,7 @@ from PIL import Image
 from .thresholds import APPROX_KL, JUDGE
 
 BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"
+GREY = "#999999"
 
 INK, RULE, GRID = "#222222", "#555555", "#DDDDDD"
 
@@ -224,7 +226,7 @@ def _bins(values: Sequence[float], count: int = 24) -> list[float]:
 
 
 @rc_context(STYLE)
-def ppo_figure(history: Sequence[dict]) -> Figure:
+def ppo_figure(history: Sequence[dict], healthy: Sequence[dict] = ()) -> Figure:
     """PPO step by step: what it is trained on, what the judge says, and what keeps the two together.
 
     Args:
@@ -232,43 +234,49 @@ def ppo_figure(history: Sequence[dict]) -> Figure:
             `judge` (mean probability of being positive), `approx_kl` (nats per token), `kl_to_ref` (nats per
             response), `clipfrac`, `policy_loss`, `value_loss`, `eos_share`, `distinct_2`, `response_length`
             (tokens).
+        healthy: the history of another run to compare with, drawn thin and grey behind each line.
     """
     figure = _figure(10, 8)
     panels = figure.subplot_mosaic("AAABBB;CCDDEE;FFGGHH")
 
+    def line(axes: Axes, key: str, color: str, label: str = "", **style) -> None:
+        _line(axes, history, key, color, label, **style)
+        thin = {**style, "linewidth": 1.0, "zorder": 1}
+        _line(axes, healthy, key, GREY, "healthy run" if key == "mean_reward" else f"_healthy {key}", **thin)
+
     axes = _panel(panels["A"], "Trained reward: what PPO is paid", "mean score (reward's own scale)")
-    _line(axes, history, "mean_reward", ORANGE, linewidth=1.8)
+    line(axes, "mean_reward", ORANGE, linewidth=1.8)
 
     axes = _panel(panels["B"], "Judge: PPO never sees it", "mean P(positive)")
-    _line(axes, history, "judge", BLUE, linewidth=1.8)
+    line(axes, "judge", BLUE, linewidth=1.8)
     _rule(axes, JUDGE, f"goal {JUDGE}", at=0.01)
     axes.set_ylim(0, 1)
 
     axes = _panel(panels["C"], "approx_kl: new to old policy", "nats per token")
-    _line(axes, history, "approx_kl", BLUE)
+    line(axes, "approx_kl", BLUE)
     _rule(axes, APPROX_KL, f"limit {APPROX_KL}")
     _from_zero(axes, APPROX_KL)
 
     axes = _panel(panels["D"], "KL to the reference", "nats per response")
-    _line(axes, history, "kl_to_ref", BLUE)
+    line(axes, "kl_to_ref", BLUE)
     axes.axhline(0, color=RULE, linewidth=0.8)
 
     axes = _panel(panels["E"], "Clip fraction", "share of tokens")
-    _line(axes, history, "clipfrac", BLUE)
+    line(axes, "clipfrac", BLUE)
     _from_zero(axes, 0.1)
 
     axes = _panel(panels["F"], "Losses", "loss (mean over tokens)")
-    _line(axes, history, "value_loss", PURPLE, "value", linestyle=(0, (4, 1.5)))
-    _line(axes, history, "policy_loss", GREEN, "policy")
+    line(axes, "value_loss", PURPLE, "value", linestyle=(0, (4, 1.5)))
+    line(axes, "policy_loss", GREEN, "policy")
     axes.axhline(0, color=RULE, linewidth=0.8)
 
     axes = _panel(panels["G"], "Shape of the samples", "share")
-    _line(axes, history, "eos_share", BLUE, "end with EOS")
-    _line(axes, history, "distinct_2", ORANGE, "distinct-2", linestyle=(0, (4, 1.5)))
-    axes.set_ylim(0, 1.05)
+    line(axes, "eos_share", BLUE, "end with EOS")
+    line(axes, "distinct_2", ORANGE, "distinct-2", linestyle=(0, (4, 1.5)))
+    axes.set_ylim(-0.03, 1.05)  # a line at 0 is seen
 
     axes = _panel(panels["H"], "Response length", "tokens (mean)")
-    _line(axes, history, "response_length", BLUE)
+    line(axes, "response_length", BLUE)
     _from_zero(axes, 1)
 
     for name, axes in panels.items():
@@ -280,6 +288,8 @@ def ppo_figure(history: Sequence[dict]) -> Figure:
             axes.set_xticks([])
         elif name in "FG":
             axes.legend(loc="best", ncols=2)
+    if healthy:
+        panels["A"].legend(loc="best")
     return figure
 
 
@@ -324,4 +334,36 @@ def seeds_figure(histories: dict[int, Sequence[dict]]) -> Figure:
     _rule(axes, JUDGE, f"goal {JUDGE}", at=0.01)
     axes.set_ylim(0, 1)
     axes.legend(loc="lower right", ncols=2)
+    return figure
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of `curves`.
+
+    Attributes:
+        lines: label -> `(xs, ys)`; they differ in colour and dash, in this order.
+        rules: label -> height of a horizontal dashed line.
+    """
+
+    title: str
+    xlabel: str
+    ylabel: str
+    lines: dict[str, tuple[Sequence[float], Sequence[float]]]
+    rules: dict[str, float] = field(default_factory=dict)
+
+
+@rc_context(STYLE)
+def curves(*panels: Panel) -> Figure:
+    """Lines of plain numbers, in one panel or several side by side: for the small examples of the notebooks."""
+    figure = _figure(max(5, 3.4 * len(panels)), 3.3)
+    styles = [(BLUE, "-"), (ORANGE, (0, (5, 1.5))), (GREEN, (0, (1.5, 1))), (PURPLE, (0, (6, 1, 1.5, 1)))]
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        _panel(axes, panel.title, panel.ylabel, panel.xlabel)
+        for (label, (xs, ys)), (color, dash) in zip(panel.lines.items(), styles, strict=False):
+            axes.plot(xs, ys, color=color, linestyle=dash, label=label)
+        for label, height in panel.rules.items():
+            _rule(axes, height, label)
+        if len(panel.lines) > 1:
+            axes.legend(loc="best")
     return figure

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .checks import Report, check
-from .course import Exercise, exercises
+from .course import HINT_STEPS, Exercise, exercises, find
 from .errors import LabError
 from .runs import read_json, write_json
 
@@ -87,3 +87,15 @@ def to_table(standings: list[Standing]) -> str:
     total = sum(s.exercise.points for s in standings)
     lines.append(f"{'':4} {'':<30} {sum(s.points for s in standings)} / {total}   by the visible checks")
     return "\n".join(lines)
+
+
+def next_hint(name: str, step: int | None, progress: Progress) -> tuple[str, str]:
+    """Title and text (Markdown) of an exercise's next hint, or of hint `step`; after the last one that one again.
+
+    Raises:
+        LabError: when there is no such exercise.
+    """
+    exercise = find(name)
+    step = step or min(progress.asked(f"hint {exercise.name}"), len(HINT_STEPS))
+    title = f"{exercise.number} {exercise.name}, hint {step} of {len(HINT_STEPS)}: {HINT_STEPS[step - 1]}"
+    return title, exercise.hints[step - 1]

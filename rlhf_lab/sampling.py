@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from .lab import Lab
+from .rewards import TextReward, TextScorer
 
 N_JUDGED = 192  # the mean of so many judged responses is known to about +-0.02
 N_SHOWN = 8
@@ -79,6 +80,19 @@ def distinct_2(token_ids: Sequence[Sequence[int]]) -> float:
     """
     bigrams = [pair for ids in token_ids for pair in zip(ids, ids[1:])]
     return len(set(bigrams)) / len(bigrams) if bigrams else 0.0
+
+
+def look_at(rollout, judge: TextScorer, tokenizer) -> dict[str, float]:
+    """What the workbench adds to the figures of a PPO step: the judge's view, and the signs of a collapse."""
+    mask = rollout.response_mask.bool()
+    responses = rollout.full_ids[:, -mask.shape[1] :]
+    token_ids = [ids[valid].tolist() for ids, valid in zip(responses, mask, strict=True)]
+    return {
+        "judge": TextReward(judge, tokenizer)(rollout.full_ids, rollout.full_mask).mean().item(),
+        "distinct_2": distinct_2(token_ids),
+        "eos_share": sum(ids[-1] == tokenizer.eos_token_id for ids in token_ids) / len(token_ids),
+        "response_length": sum(map(len, token_ids)) / len(token_ids),
+    }
 
 
 def judged_samples(lab: Lab, lm) -> dict:

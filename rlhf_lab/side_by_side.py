@@ -6,6 +6,7 @@ from pathlib import Path
 
 from .course import Exercise
 from .errors import LabError
+from .progress import Progress
 from .source_text import text_of
 
 STYLE = """
@@ -27,6 +28,13 @@ def solutions_folder(folder: Path) -> Path:
     if not solutions.is_dir():
         raise LabError("the solutions are not in this course folder: only a self-learner has them")
     return solutions
+
+
+def ask_twice(exercise: Exercise, progress: Progress) -> str:
+    """What to say to who asks for a solution for the first time; nothing at the second time."""
+    if progress.asked(f"solution {exercise.name}") > 1:
+        return ""
+    return f'This shows all of {exercise.name}; hint("{exercise.name}") shows less. Ask once more to see it.'
 
 
 def side_by_side(exercise: Exercise, folder: Path) -> tuple[str, str]:

@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
-from .course import Exercise
+from .course import find
 from .errors import LabError
 from .runs import write_bytes
+from .settings import STAGES
 
 PRISTINE = Path(__file__).parent / "course" / "stubs"
 MARKERS = re.compile(r"^ *### (?:BEGIN|END) SOLUTION\n", re.MULTILINE)
@@ -17,7 +18,9 @@ def extent(text: str, name: str) -> tuple[int, int] | None:
     Goes by lines that are indented, so that it also works where the file does not parse.
     """
     match = re.search(
-        rf"^(?:@.*\n)*(?:def|class) {re.escape(name)}\b.*\n(?:(?:[ \t)\]}}].*)?(?:\n|\Z))*", text, re.MULTILINE
+        rf"^(?:@.*\n)*(?:def|class) {re.escape(name)}\b.*\n(?:(?:[ \t)\]}}].*)?(?:\n|\Z))*",
+        text,
+        re.MULTILINE,
     )
     if match is None:
         return None
@@ -38,31 +41,29 @@ def text_of(path: Path, name: str) -> str:
     return MARKERS.sub("", text[slice(*found)])
 
 
-def reset(exercise: Exercise, folder: Path) -> Path:
-    """Put the stub of `exercise` back into the package in `folder`; return where the old text is kept.
+def reset(name: str, folder: Path) -> str:
+    """Put the stub of an exercise, or a whole module of stubs, back into the package in `folder`.
+
+    What stood there is kept beside the module. Returns a sentence that says where.
 
     Raises:
-        LabError: when the file or the function is missing from it.
+        LabError: when there is no such exercise or module, or the function is missing from its file.
     """
-    path = folder / exercise.file
-    text_of(path, exercise.name)  # it has to be there
-    text = path.read_text(encoding="utf-8")
-    start, end = extent(text, exercise.name)
-    stub = text_of(PRISTINE / f"{exercise.module}.txt", exercise.name)
-    kept = _free_name(folder / f"{exercise.name}.old-1.txt")
-    write_bytes(kept, text[start:end].encode())
-    write_bytes(path, (text[:start] + stub + text[end:]).encode())
-    return kept
-
-
-def reset_module(module: str, folder: Path) -> Path | None:
-    """Put a whole module of stubs back; return where the old file is kept, or None when there was none."""
-    path, kept = folder / f"{module}.py", None
-    if path.exists():
-        kept = _free_name(folder / f"{module}.old-1.txt")
-        path.replace(kept)
-    write_bytes(path, (PRISTINE / f"{module}.txt").read_bytes())
-    return kept
+    if name in STAGES:
+        path = folder / f"{name}.py"
+        old, new = path.read_bytes() if path.exists() else b"", (PRISTINE / f"{name}.txt").read_bytes()
+    else:
+        exercise = find(name)
+        path = folder / exercise.file
+        stub = text_of(PRISTINE / f"{exercise.module}.txt", name)
+        text_of(path, name)  # it has to be there
+        text = path.read_text(encoding="utf-8")
+        start, end = extent(text, name)
+        old, new = text[start:end].encode(), (text[:start] + stub + text[end:]).encode()
+    kept = _free_name(folder / f"{name}.old-1.txt")
+    write_bytes(kept, old)
+    write_bytes(path, new)
+    return f"{name} is as it was in the beginning. What you had is in {folder.name}/{kept.name}."
 
 
 def _free_name(path: Path) -> Path:

@@ -11,13 +11,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 
 from .course import Exercise
+from .errors import LabError
 from .settings import STAGES
 from .taught_code import TaughtCode
 
+STUB_PACKAGE = "rlhf_exercises"
 STUB = re.compile(r"exercise \S+: write (\S+) in ")  # how a stub's NotImplementedError begins
 
 
@@ -38,19 +40,37 @@ class _FreshLoader(SourceFileLoader):
         return self.source_to_code(self.get_data(path), path)
 
 
+def prefer_course_folder() -> None:
+    """Put the course folder that we are in first on the import path.
+
+    A notebook runs in a folder below it, and the package beside the notebook is meant, not that of another checkout
+    which may be installed.
+    """
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / STUB_PACKAGE).is_dir():
+            sys.path.insert(0, str(folder))
+            return
+
+
 def package_folder(package: str) -> Path:
     """Folder of a package that can be imported from here, without importing it.
 
     Raises:
-        BrokenFile: when there is none.
+        LabError: when there is none, or another one of this name was imported before.
     """
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    spec = importlib.util.find_spec(package)
+    prefer_course_folder()
+    spec = PathFinder.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise BrokenFile("no such package can be found from here", package)
-    return Path(list(spec.submodule_search_locations)[0])
+        raise LabError(f"there is no package {package} here: work in the course's own folder (make lab)")
+    folder = Path(list(spec.submodule_search_locations)[0])
+    imported = getattr(sys.modules.get(package), "__file__", None)
+    if imported is not None and Path(imported).parent != folder:
+        raise LabError(
+            f"{package} was imported from {Path(imported).parent}, and the one of this course folder is {folder}: "
+            f"restart, and import rlhf_lab.notebook before it"
+        )
+    return folder
 
 
 @contextmanager
@@ -64,8 +84,8 @@ def fresh_code(folder: Path) -> Iterator[TaughtCode]:
     live = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == package}
     linecache.checkcache()
     try:
-        _import(package, folder / "__init__.py", submodule_search_locations=[str(folder)])
-        modules = {stage: _import(f"{package}.{stage}", folder / f"{stage}.py") for stage in STAGES}
+        import_file(package, folder / "__init__.py", submodule_search_locations=[str(folder)])
+        modules = {stage: import_file(f"{package}.{stage}", folder / f"{stage}.py") for stage in STAGES}
         yield TaughtCode(package, **modules)
     finally:
         for name in [name for name in sys.modules if name.split(".")[0] == package]:
@@ -73,7 +93,12 @@ def fresh_code(folder: Path) -> Iterator[TaughtCode]:
         sys.modules.update(live)
 
 
-def _import(name: str, path: Path, **options):
+def import_file(name: str, path: Path, **options):
+    """Import one file as the module `name`, as it is on disk now.
+
+    Raises:
+        BrokenFile: when it does not parse or fails while it is imported.
+    """
     try:
         spec = importlib.util.spec_from_file_location(
             name, path, loader=_FreshLoader(name, str(path)), **options
@@ -134,7 +159,7 @@ def stub_of(error: BaseException) -> str | None:
 def stub_text(exercise: Exercise, qualified_name: str) -> str:
     """What a stub says: which exercise, which file and which section of which notebook."""
     return (
-        f"exercise {exercise.number}: write {qualified_name} in rlhf_exercises/{exercise.file} "
+        f"exercise {exercise.number}: write {qualified_name} in {STUB_PACKAGE}/{exercise.file} "
         f"(notebooks/{exercise.notebook}.ipynb, section {exercise.number})"
     )
 

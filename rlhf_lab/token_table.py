@@ -110,6 +110,7 @@ STYLE = """
   font-variant-numeric: tabular-nums; border-bottom: 1px solid rgba(128,128,128,.18); }
 .rlhf-lab .values .token { text-align: left; }
 .rlhf-lab .values th.token { font-family: inherit; }
+.rlhf-lab .plain td.token { white-space: normal; min-width: 4em; max-width: 30em; }
 .rlhf-lab .values tr.outside { opacity: .42; }
 .rlhf-lab .values td.broken { font-weight: 700; text-decoration: underline wavy; }
 .rlhf-lab .indices { border-collapse: separate; border-spacing: 2px 4px; font-size: 12px; }
@@ -148,18 +149,23 @@ def plain_table_html(rows: Sequence[dict], caption: str = "") -> str:
 
     def cell(value) -> str:
         if isinstance(value, float):
-            return f"<td>{value:.4g}</td>".replace("-", "−")
+            return f"<td>{value or 0.0:.4g}</td>".replace("-", "−")  # a zero has no sign
         number = isinstance(value, int) and not isinstance(value, bool)
         return f"<td>{value}</td>" if number else f'<td class="token">{text_html(str(value))}</td>'
 
     textual = {name for name in names if not isinstance(rows[0][name], (int, float))}
     header = "".join(
-        f'<th scope="col"{" class=token" if name in textual else ""}>{html.escape(name)}</th>' for name in names
+        f'<th scope="col"{" class=token" if name in textual else ""}>{html.escape(name)}</th>'
+        for name in names
     )
     body = "".join(f"<tr>{''.join(cell(row[name]) for name in names)}</tr>" for row in rows)
     heading = f'<p class="caption">{text_html(caption)}</p>' if caption else ""
     return _page(
-        [heading, f'<div class="scroll"><table class="values"><thead><tr>{header}</tr></thead>', f"<tbody>{body}</tbody></table></div>"]
+        [
+            heading,
+            f'<div class="scroll"><table class="values plain"><thead><tr>{header}</tr></thead>',
+            f"<tbody>{body}</tbody></table></div>",
+        ]
     )
 
 

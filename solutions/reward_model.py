@@ -163,7 +163,8 @@ def train_rm(
 ) -> list[dict[str, float]]:
     """Train a reward model on batches of `RMDataset` items (exercise 2.5).
 
-    AdamW on backbone and head together, gradient norm clipped to 1.0. The model is trained in place.
+    AdamW on backbone and head together, gradient norm clipped to 1.0. The model is trained in place and in training
+    mode.
 
     Returns:
         `{"loss", "accuracy"}` of each step: `n_epochs * len(dataloader)` dictionaries of floats.

@@ -90,6 +90,7 @@ def test_every_stage_leaves_checkpoint_history_and_figures(settings, tmp_path):
     assert wanted <= set(results.history[0])
     assert results.history[0]["kl_to_ref"] == pytest.approx(0, abs=1e-6)
     assert results.ppo["first_ratio_error"] < 1e-4
+    assert set(results.ppo["invariants"].values()) == {"held"}
 
 
 def test_the_same_seed_gives_the_same_curve_and_another_seed_another(settings, tmp_path):

@@ -50,6 +50,18 @@ def resolve(name: str) -> Path:
     return _hub_snapshot(name)
 
 
+def backbones_here() -> list[str]:
+    """The named backbones of the table that can be used at once, without a network."""
+    from huggingface_hub import try_to_load_from_cache
+
+    here = {
+        "tiny": True,
+        "smollm2": (cache_folder() / "smollm2" / "config.json").is_file() or _smollm2_files() != [],
+        "gpt2": isinstance(try_to_load_from_cache("gpt2", "config.json"), str),
+    }
+    return [name for name, is_here in here.items() if is_here]
+
+
 def load_tokenizer_as_is(folder: Path):
     """The tokenizer in a folder. Raises LabError when there is none."""
     from transformers import AutoTokenizer
@@ -169,18 +181,21 @@ def _convert_smollm2(folder: Path) -> None:
 
 
 def _smollm2_gguf() -> Path:
-    # find_spec, not import: importing the package wants an inference engine that the course does not need
-    spec = importlib.util.find_spec(SMOLLM2_PACKAGE)
-    files = [
-        file
-        for place in (spec.submodule_search_locations if spec else [])
-        for file in Path(place).glob("*.gguf")
-    ]
-    if not files:
+    if not (files := _smollm2_files()):
         raise LabError(
             "the backbone smollm2 is not installed: run `python -m rlhf_lab setup --smollm2` (100 MB)"
         )
     return files[0]
+
+
+def _smollm2_files() -> list[Path]:
+    # find_spec, not import: importing the package wants an inference engine that the course does not need
+    spec = importlib.util.find_spec(SMOLLM2_PACKAGE)
+    return [
+        file
+        for place in (spec.submodule_search_locations if spec else [])
+        for file in Path(place).glob("*.gguf")
+    ]
 
 
 def _hub_snapshot(name: str) -> Path:

@@ -5,7 +5,8 @@ what is right: that stands in `known/`, where `python -m authoring known` has wr
 other correct code shows, and what each known mistake shows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,13 +93,30 @@ def entries(function: str, value: Any, *names: str) -> Mapping:
     if not isinstance(value, Mapping):
         raise WrongReturn(f"{function} returned {in_words(value)}, expected a dictionary")
     if missing := [name for name in names if name not in value]:
-        raise WrongReturn(f"{function} returned no {missing[0]!r}, only {', '.join(map(str, value)) or 'nothing'}")
+        raise WrongReturn(
+            f"{function} returned no {missing[0]!r}, only {', '.join(map(str, value)) or 'nothing'}"
+        )
     return value
+
+
+_draw = 0  # see other_numbers
 
 
 def numbers(seed: int, *shape: int, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normal random numbers that are the same on every machine and in every release of torch."""
-    return torch.tensor(np.random.RandomState(seed).normal(mean, std, shape), dtype=torch.float32)
+    random = np.random.RandomState(seed + 10_000 * _draw)
+    return torch.tensor(random.normal(mean, std, shape), dtype=torch.float32)
+
+
+@contextmanager
+def other_numbers(draw: int) -> Iterator[None]:
+    """Let `numbers` give others: every case becomes an experiment on inputs that nobody has seen before."""
+    global _draw
+    _draw = draw
+    try:
+        yield
+    finally:
+        _draw = 0
 
 
 def on_mask(x: Tensor, mask: Tensor) -> Tensor:

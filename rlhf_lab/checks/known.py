@@ -50,9 +50,7 @@ class Known:
                 first_difference(observed, accepted, case.tolerance) is None
                 for accepted in self.accepted[case.title]
             )
-        return (
-            shown.keys() == observed.keys() and first_difference(observed, shown, case.tolerance) is None
-        )
+        return shown.keys() == observed.keys() and first_difference(observed, shown, case.tolerance) is None
 
 
 @cache

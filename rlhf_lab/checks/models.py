@@ -5,6 +5,7 @@ few tokens each.
 """
 
 import atexit
+import copy
 import shutil
 import tempfile
 from functools import cache
@@ -56,8 +57,11 @@ def micro_lm():
 
 def micro_tokenizer(pad: bool = True):
     """Its tokenizer; with `pad=False` as GPT-2's comes: without a pad token."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(Path(micro_folder()))
+    tokenizer = copy.deepcopy(_tokenizer())  # the taught code changes it; loading it again is slow
     tokenizer.pad_token = tokenizer.eos_token if pad else None
     return tokenizer
+
+
+@cache
+def _tokenizer():
+    return load_tokenizer(Path(micro_folder()))

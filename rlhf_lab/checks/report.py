@@ -20,7 +20,7 @@ STYLE = """
 .rlhf-check { color: inherit; font-size: 13px; line-height: 1.45; margin: .4em 0 1em; }
 .rlhf-check table { border-collapse: collapse; font-size: inherit; color: inherit; border: 0; margin: .2em 0; }
 .rlhf-check tr { background: none !important; }
-.rlhf-check td { color: inherit; border: 0; text-align: left; vertical-align: top; padding: .12em 1.1em .12em 0;
+.rlhf-check td { color: inherit; border: 0; text-align: left !important; vertical-align: top; padding: .12em 1.1em .12em 0;
   white-space: normal; background: none; }
 .rlhf-check .head { font-weight: 600; }
 .rlhf-check .file, .rlhf-check .later, .rlhf-check .tried { opacity: .65; }

@@ -1,6 +1,8 @@
 """Run the check of an exercise on the code in a folder."""
 
 import time
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,12 +24,14 @@ class Outcome:
 
     Attributes:
         observed: the observation, plain; `{"raises": text}` where there was an exception.
+        crashed: whether that was an exception of the student's code, and not a return value of the wrong kind.
         blame: the student's line that the exception came through.
         stub: name of the function whose stub was met.
         stopped: whether the run was interrupted (Ctrl-C, or Jupyter's stop button).
     """
 
     observed: Observation
+    crashed: bool = False
     blame: Blame | None = None
     stub: str | None = None
     stopped: bool = False
@@ -87,14 +91,38 @@ def check(name: str, folder: Path) -> Report:
 
 def check_code(exercise: Exercise, code: TaughtCode, file: Path) -> Report:
     """Check one exercise of code that is imported already."""
-    cases, known = cases_of(exercise), load_known(exercise.name)
-    outcomes: list[Outcome] = []
-    for case in cases:
-        outcome = observe(case, code, file.parent)
-        outcomes.append(outcome)
-        if outcome.stub is not None or outcome.stopped:
+    outcomes = observe_all(exercise, code, file.parent)
+    return judge(
+        exercise, file, outcomes, load_known(exercise.name), lambda: _first_unready(exercise, code, file)
+    )
+
+
+def observe_all(exercise: Exercise, code: TaughtCode, folder: Path) -> list[Outcome]:
+    """Run the cases of an exercise, up to the first stub or interruption."""
+    outcomes = []
+    for case in cases_of(exercise):
+        outcomes.append(observe(case, code, folder))
+        if outcomes[-1].stub is not None or outcomes[-1].stopped:
             break
-    failed = next((i for i, (case, out) in enumerate(zip(cases, outcomes)) if _failure(known, case, out)), None)
+    return outcomes
+
+
+def judge(
+    exercise: Exercise,
+    file: Path,
+    outcomes: list[Outcome],
+    known: Known,
+    find_unready: Callable[[], Exercise | None] = lambda: None,
+) -> Report:
+    """Say what the outcomes mean.
+
+    Args:
+        find_unready: looks, where a case failed, for an exercise that this one calls and that is not right yet.
+    """
+    cases = cases_of(exercise)
+    failed = next(
+        (i for i, (case, out) in enumerate(zip(cases, outcomes)) if _failure(known, case, out)), None
+    )
     if failed is None:
         lines = tuple(Line("ok", case.title, case.tried) for case in cases)
         return Report(exercise, "passed", file, lines, f"{len(cases)} of {len(cases)}. Done.")
@@ -102,8 +130,8 @@ def check_code(exercise: Exercise, code: TaughtCode, file: Path) -> Report:
     outcome = outcomes[failed]
     if outcome.stub is not None:
         return _not_written(exercise, file, cases, failed, outcome.stub)
-    if waiting := _first_unready(exercise, code, file):
-        closing = f"Waits for {waiting.number} {waiting.name}, which it calls and which is not right yet."
+    if unready := find_unready():
+        closing = f"Waits for {unready.number} {unready.name}, which it calls and which is not right yet."
         return Report(exercise, "waits", file, _lines(known, cases, outcomes, failed, None), closing)
     mistake = None if outcome.stopped else _name(known, cases, outcomes, failed)
     closing = f'{failed} of {len(cases)}. hint("{exercise.name}") for a nudge.'
@@ -120,15 +148,16 @@ def cases_of(exercise: Exercise) -> list[Case]:
 def observe(case: Case, code: TaughtCode, folder: Path) -> Outcome:
     """Run one case. Whatever the student's code does, it comes back as an outcome."""
     try:
-        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nbgrader gives no point to a cell that says anything on stderr
             torch.manual_seed(0)
             return Outcome(plain(case.observe(code)))
     except WrongReturn as wrong:
         return Outcome({RAISES: str(wrong)})
     except KeyboardInterrupt as interrupt:
-        return Outcome({RAISES: "stopped"}, find_blame(interrupt, folder), stopped=True)
+        return Outcome({RAISES: "stopped"}, True, find_blame(interrupt, folder), stopped=True)
     except (Exception, SystemExit) as error:
-        return Outcome({RAISES: describe(error)}, find_blame(error, folder), stub_of(error))
+        return Outcome({RAISES: describe(error)}, True, find_blame(error, folder), stub_of(error))
 
 
 def _failure(known: Known, case: Case, outcome: Outcome) -> Difference | None:
@@ -154,7 +183,9 @@ def _name(known: Known, cases: list[Case], outcomes: list[Outcome], failed: int)
     for mistake in here:
         if all(known.matches(mistake, case, out.observed) for case, out in zip(cases, outcomes, strict=True)):
             return mistake.name
-    return cases[failed].mistake or (here[0].name if here else None)
+    if cases[failed].mistake and not outcomes[failed].crashed:  # a crash can have any cause, a typo for one
+        return cases[failed].mistake
+    return here[0].name if here else None
 
 
 def _first_unready(exercise: Exercise, code: TaughtCode, file: Path) -> Exercise | None:
@@ -168,13 +199,14 @@ def _first_unready(exercise: Exercise, code: TaughtCode, file: Path) -> Exercise
 
 
 def _not_written(exercise: Exercise, file: Path, cases: list[Case], at: int, stub: str) -> Report:
-    lines = [Line("ok", case.title, case.tried) for case in cases[:at]]
-    lines += [Line("--", case.title, case.tried) for case in cases[at:]]
+    lines = tuple(Line("ok", case.title, case.tried) for case in cases[:at])
     if stub.split(".")[0] == exercise.name:
-        closing = f"Not done yet: write {stub} in {file.parent.name}/{file.name}."
-        return Report(exercise, "not written", file, tuple(lines), closing)
+        closing = (
+            f"Not done yet: write {stub} in {file.parent.name}/{file.name}. {len(cases)} cases wait for it."
+        )
+        return Report(exercise, "not written", file, lines, closing)
     closing = f"Waits for {stub}, which it calls and which is not written yet."
-    return Report(exercise, "waits", file, tuple(lines), closing)
+    return Report(exercise, "waits", file, lines, closing)
 
 
 def _lines(
@@ -196,5 +228,7 @@ def _lines(
     if mistake is not None:
         notes.append(f"-> {mistake}")
     lines.append(Line("FAIL", case.title, detail, tuple(notes)))
-    lines += [Line("--", later.title, "not looked at until the line above is right") for later in cases[failed + 1 :]]
+    if later := cases[failed + 1 :]:
+        more = later[0].title if len(later) == 1 else f"{len(later)} more, {later[0].title} ..."
+        lines.append(Line("--", more, "not looked at until the line above is right"))
     return tuple(lines)

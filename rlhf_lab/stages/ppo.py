@@ -6,14 +6,17 @@ import time
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 from .. import backbones, rewards
 from ..checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from ..errors import LabError
+from ..invariants import watch_invariants
 from ..lab import Lab
 from ..returned import check_rollout, checked_ppo_info
 from ..runs import read_json, read_tensors, write_json, write_tensors
-from ..sampling import distinct_2, judged_samples
+from ..sampling import judged_samples, look_at
+from ..thresholds import RATIO_ERROR
 from ..watch import StageWatch
 from .reward_model import load_reward
 
@@ -36,7 +39,22 @@ def train(lab: Lab, folder: Path) -> dict:
 
     seconds_before = sum(entry["seconds"] for entry in history)
 
-    with StageWatch("ppo", settings.steps, str(checkpoint or lab.sft_model), done=len(history)) as watch:
+    invariants = watch_invariants(
+        lab.code.ppo,
+        policy,
+        ref_policy,
+        reward_fn,
+        lab.tokenizer,
+        kl_coef=settings.kl_coef,
+        max_new_tokens=settings.new_tokens,
+        ratio_error=RATIO_ERROR[str(lab.compute.dtype).removeprefix("torch.")],
+        step=len(history),
+        say=tqdm.write,  # above the progress bar
+    )
+    with (
+        StageWatch("ppo", settings.steps, str(checkpoint or lab.sft_model), done=len(history)) as watch,
+        invariants,
+    ):
         watch.module(policy.lm, "logits")
         watch.module(policy.value_head, "values")
         clock = time.perf_counter()
@@ -46,8 +64,10 @@ def train(lab: Lab, folder: Path) -> dict:
             info = checked_ppo_info(info)
             watch.figures(info)
             check_rollout(batch, settings.batch)
+            invariants.on_step(info, batch)
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
-            history.append({"step": len(history), **info, **_look_at(lab, batch), "seconds": seconds})
+            seen = look_at(batch, lab.judge, lab.tokenizer)
+            history.append({"step": len(history), **info, **seen, "seconds": seconds})
             write_json(folder / "history.json", history)
             if len(history) % CHECKPOINT_EVERY == 0 and len(history) < settings.steps:
                 watch.last_good = str(save_checkpoint(folder, history, policy, optim))
@@ -87,6 +107,7 @@ def train(lab: Lab, folder: Path) -> dict:
         "before": {name: before[name] for name in kept},
         "after": {name: after[name] for name in kept},
         "first_ratio_error": first_ratio_error,
+        "invariants": invariants.results,
         "seconds_before": seconds_before,
     }
 
@@ -147,17 +168,3 @@ def _first_ratio_error(lab: Lab, policy, ref_policy, reward_fn) -> float:
         ratio = (logprobs - batch.old_logprobs[row, :n_response]).exp()
         errors.append((ratio - 1).abs())
     return torch.cat(errors).max().item()
-
-
-def _look_at(lab: Lab, batch) -> dict[str, float]:
-    """What the workbench adds to the history of a step: the judge's view, and the signs of a collapse."""
-    mask = batch.response_mask.bool()
-    responses = batch.full_ids[:, -mask.shape[1] :]
-    token_ids = [ids[valid].tolist() for ids, valid in zip(responses, mask, strict=True)]
-    judge = rewards.TextReward(lab.judge, lab.tokenizer)
-    return {
-        "judge": judge(batch.full_ids, batch.full_mask).mean().item(),
-        "distinct_2": distinct_2(token_ids),
-        "eos_share": sum(ids[-1] == lab.tokenizer.eos_token_id for ids in token_ids) / len(token_ids),
-        "response_length": sum(map(len, token_ids)) / len(token_ids),
-    }

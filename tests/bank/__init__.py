@@ -27,6 +27,7 @@ class Entry:
         changes: `(old, new)` texts, applied one after the other to the solution's text of that function or class.
         imports: lines to put at the top of the module.
         correct: whether it does what the exercise asks for.
+        differs: whether a correct one shows something else than the solution, which is right as well.
     """
 
     exercise: str
@@ -34,6 +35,7 @@ class Entry:
     changes: tuple[tuple[str, str], ...]
     imports: str
     correct: bool
+    differs: bool = False
 
     def source(self, module: str) -> str:
         """The text of `module` with this implementation in it.
@@ -63,9 +65,11 @@ def wrong(exercise: str, says: str, *changes: tuple[str, str], imports: str = ""
     BANK.append(Entry(exercise, says, changes, imports, correct=False))
 
 
-def right(exercise: str, says: str, *changes: tuple[str, str], imports: str = "") -> None:
-    """Add a correct implementation to the bank."""
-    BANK.append(Entry(exercise, says, changes, imports, correct=True))
+def right(
+    exercise: str, says: str, *changes: tuple[str, str], imports: str = "", differs: bool = False
+) -> None:
+    """Add a correct implementation to the bank; `differs` where the contract leaves room and it uses it."""
+    BANK.append(Entry(exercise, says, changes, imports, correct=True, differs=differs))
 
 
 def body(text: str) -> tuple[str, str]:

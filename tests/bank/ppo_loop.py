@@ -62,7 +62,10 @@ wrong(
 wrong(
     "response_mask",
     "Your mask goes up to the last EOS of a row. Where padding is EOS, that is the end of the padding.",
-    ("is_eos.cumsum(dim=-1) - is_eos", "(is_eos.flip(-1).cumsum(-1).flip(-1) == 0) & (is_eos.sum(-1, True) > 0)"),
+    (
+        "is_eos.cumsum(dim=-1) - is_eos",
+        "(is_eos.flip(-1).cumsum(-1).flip(-1) == 0) & (is_eos.sum(-1, True) > 0)",
+    ),
 )
 wrong(
     "response_mask",
@@ -120,7 +123,10 @@ wrong(
     "response_mask",
     "You overwrite what follows the EOS in `response_ids` itself. The ids belong to whoever called you.",
     ("is_eos = ", "given, response_ids = response_ids, response_ids.clone()\n    is_eos = "),
-    ("return (eos_before == 0).long()", "given[eos_before > 0] = eos_id\n    return (eos_before == 0).long()"),
+    (
+        "return (eos_before == 0).long()",
+        "given[eos_before > 0] = eos_id\n    return (eos_before == 0).long()",
+    ),
 )
 right(
     "response_mask",
@@ -170,7 +176,7 @@ wrong(
 wrong(
     WINDOW,
     "Your values are one place too early.",
-    ("values[:, -window:-1]", "torch.cat([values[:, :1], values], dim=1)[:, -window:-1]"),
+    ("values[:, -window:-1]", "values[:, -window - 1 : -2]"),
 )
 wrong(
     WINDOW,
@@ -187,8 +193,7 @@ wrong(
     "Your log-probabilities ask each position about the token that stands there. A position predicts the next token.",
     (
         "return gather_logprobs(logits, full_ids[:, -window:])",
-        "own = logits[:, 1:].log_softmax(-1).gather(-1, full_ids[:, -response_length:, None]).squeeze(-1)\n"
-        "    return own",
+        "return logits[:, 1:].log_softmax(-1).gather(-1, full_ids[:, -response_length:, None]).squeeze(-1)",
     ),
 )
 wrong(
@@ -206,7 +211,10 @@ wrong(
     WINDOW,
     "You return the log-probabilities of the first tokens of the row. The response stands at the end.",
     ("logits_to_keep=window", "logits_to_keep=0"),
-    ("gather_logprobs(logits, full_ids[:, -window:])", "gather_logprobs(logits, full_ids)[:, :response_length]"),
+    (
+        "gather_logprobs(logits, full_ids[:, -window:])",
+        "gather_logprobs(logits, full_ids)[:, :response_length]",
+    ),
 )
 wrong(
     WINDOW,
@@ -226,7 +234,10 @@ wrong(
 wrong(
     WINDOW,
     "You return probabilities. The ratio of PPO and the KL are computed from their logarithms.",
-    ("return gather_logprobs(logits, full_ids[:, -window:])", "return gather_logprobs(logits, full_ids[:, -window:]).exp()"),
+    (
+        "return gather_logprobs(logits, full_ids[:, -window:])",
+        "return gather_logprobs(logits, full_ids[:, -window:]).exp()",
+    ),
 )
 wrong(
     WINDOW,
@@ -268,7 +279,10 @@ wrong(
 wrong(
     WINDOW,
     "The policy reads the response without its prompt, so it answers another question.",
-    ("policy(full_ids, full_mask, logits_to_keep=window)", "policy(full_ids[:, -window:], full_mask[:, -window:])"),
+    (
+        "policy(full_ids, full_mask, logits_to_keep=window)",
+        "policy(full_ids[:, -window:], full_mask[:, -window:])",
+    ),
 )
 wrong(
     WINDOW,
@@ -282,8 +296,8 @@ wrong(
 )
 wrong(
     WINDOW,
-    "Padding that has the id of a real token is taken for one, or the other way round: you made a mask of the ids, "
-    "and `full_mask` knows it already.",
+    "You made a mask from the ids. A real token can have the id of the padding, and is then not read: `full_mask` "
+    "knows which tokens are real.",
     ("full_mask, logits", "(full_ids != 0).long(), logits"),
 )
 wrong(
@@ -310,9 +324,8 @@ wrong(
     WINDOW,
     "You pass the text through the policy twice, once for the logits and once for the values.",
     (
-        "    logits, values = policy(full_ids, full_mask, logits_to_keep=window)",
-        "    logits, _ = policy(full_ids, full_mask, logits_to_keep=window)\n"
-        "    _, values = policy(full_ids, full_mask)",
+        "logits, values = policy(full_ids, full_mask, logits_to_keep=window)",
+        "logits = policy(full_ids, full_mask, logits_to_keep=window)[0]\n    values = policy(full_ids, full_mask)[1]",
     ),
 )
 right(
@@ -344,4 +357,1083 @@ right(
     valid = full_mask[:, -response_length:]
     return logprobs[:, -response_length:] * valid, values[:, -response_length - 1 : -1] * valid
     """),
+)
+
+# --- 3.5 rollout ----------------------------------------------------------------------------------
+
+wrong(
+    "rollout",
+    "You take the likeliest token each time, as `generate` does unless it is told to sample. What is never tried is "
+    "never learnt.",
+    ("do_sample=True", "do_sample=False"),
+)
+wrong(
+    "rollout",
+    "You sample at a temperature below 1, and compute log-probabilities at temperature 1: those are two policies.",
+    ("temperature=1.0", "temperature=0.7"),
+)
+wrong(
+    "rollout",
+    "You sample at a temperature above 1, and compute log-probabilities at temperature 1: those are two policies.",
+    ("temperature=1.0", "temperature=1.5"),
+)
+wrong(
+    "rollout",
+    "`generate` keeps the 50 likeliest tokens only, unless it is told not to. Does your call say so?",
+    ("        top_k=0,\n", ""),
+)
+wrong(
+    "rollout",
+    "You sample with top-p: the tail of the distribution is cut off, and the log-probabilities know nothing of it.",
+    ("top_p=1.0", "top_p=0.9"),
+)
+wrong(
+    "rollout",
+    "The reference is asked for the responses. They have to come from the policy that is to be trained.",
+    ("policy.lm.generate(", "ref_policy.lm.generate("),
+)
+wrong(
+    "rollout",
+    "You pad the prompts on the right, which is also the tokenizer's own side: the padding then stands between a "
+    "prompt and its response.",
+    ('padding_side="left"', 'padding_side="right"'),
+)
+wrong(
+    "rollout",
+    "The tokenizer adds its special tokens to your prompts: an EOS after a prompt says that the text is over.",
+    ("add_special_tokens=False, ", ""),
+)
+wrong(
+    "rollout",
+    "Prompts are cut to a fixed length, and the end of a long one is lost.",
+    ("padding=True, ", "padding=True, truncation=True, max_length=5, "),
+)
+wrong(
+    "rollout",
+    "Your full_mask is made from the ids. An EOS in a prompt, and the EOS that ends a response, are real although "
+    "padding has the same id.",
+    (
+        "full_mask = torch.cat([prompt.attention_mask, mask], dim=1)",
+        "full_mask = (full_ids != tokenizer.pad_token_id).long()",
+    ),
+)
+wrong(
+    "rollout",
+    "Your full_mask is 1 on the whole response block, also after the EOS.",
+    (
+        "torch.cat([prompt.attention_mask, mask], dim=1)",
+        "F.pad(prompt.attention_mask, (0, mask.shape[1]), value=1)",
+    ),
+)
+wrong(
+    "rollout",
+    "Your full_mask is 1 everywhere: the padding in front of a short prompt is read as text.",
+    ("torch.cat([prompt.attention_mask, mask], dim=1)", "torch.ones_like(full_ids)"),
+)
+wrong(
+    "rollout",
+    "Your full_mask covers the left padding of the prompts too.",
+    (
+        "torch.cat([prompt.attention_mask, mask], dim=1)",
+        "F.pad(mask, (prompt.input_ids.shape[1], 0), value=1)",
+    ),
+)
+wrong(
+    "rollout",
+    "Your response mask is 1 where the id is not the pad id. Padding is EOS here, so the real EOS is lost.",
+    (
+        "mask = response_mask(response_ids, tokenizer.eos_token_id)",
+        "mask = (response_ids != tokenizer.pad_token_id).long()",
+    ),
+)
+wrong(
+    "rollout",
+    "Your response mask is 1 everywhere: the padding after a response counts as response.",
+    ("mask = response_mask(response_ids, tokenizer.eos_token_id)", "mask = torch.ones_like(response_ids)"),
+)
+wrong(
+    "rollout",
+    "Your response mask looks for the first EOS of the whole row. One in the prompt does not end the response.",
+    (
+        "mask = response_mask(response_ids, tokenizer.eos_token_id)",
+        """real = F.pad(prompt.attention_mask, (0, response_ids.shape[1]), value=1)
+    row_mask = response_mask(full_ids.masked_fill(real == 0, -1), tokenizer.eos_token_id)
+    mask = row_mask[:, prompt.input_ids.shape[1] :]""",
+    ),
+)
+wrong(
+    "rollout",
+    "Your response mask looks for the pad token. Where that is not EOS, the response ends at the EOS all the same.",
+    (
+        "response_mask(response_ids, tokenizer.eos_token_id)",
+        "response_mask(response_ids, tokenizer.pad_token_id)",
+    ),
+)
+wrong(
+    "rollout",
+    "`generate` gets no attention mask from you: it reads the padding in front of a short prompt as text.",
+    (
+        "        attention_mask=prompt.attention_mask,\n",
+        "        attention_mask=torch.ones_like(prompt.input_ids),\n",
+    ),
+)
+wrong(
+    "rollout",
+    "max_new_tokens is not used: a response is always cut at 20 tokens.",
+    ("max_new_tokens=max_new_tokens", "max_new_tokens=20"),
+)
+wrong(
+    "rollout",
+    "You limit prompt and response together. max_new_tokens counts the tokens of the response alone.",
+    ("max_new_tokens=max_new_tokens", "max_length=max_new_tokens + 8"),
+)
+wrong(
+    "rollout",
+    "`generate` is not told which token ends a response, and yours go on after the EOS until the limit.",
+    ("eos_token_id=tokenizer.eos_token_id", "eos_token_id=None, min_new_tokens=max_new_tokens"),
+    ("mask = response_mask(response_ids, tokenizer.eos_token_id)", "mask = torch.ones_like(response_ids)"),
+)
+wrong(
+    "rollout",
+    "Dropout is on while the policy samples and is read: eval mode is missing.",
+    ("    policy.eval()\n    ref_policy.eval()", "    ref_policy.eval()"),
+)
+wrong(
+    "rollout",
+    "Dropout is on while the policy samples. You switch it off only afterwards, for the log-probabilities.",
+    ("    policy.eval()\n    ref_policy.eval()", "    ref_policy.eval()"),
+    ("    # 2. read", "    policy.eval()\n    # 2. read"),
+)
+wrong(
+    "rollout",
+    "You put the policy back into training mode before its log-probabilities are read: dropout changes them.",
+    ("    # 2. read", "    policy.train(was_training)\n    # 2. read"),
+)
+wrong(
+    "rollout",
+    "Dropout is on in the reference: eval mode is missing there.",
+    ("    ref_policy.eval()\n", ""),
+)
+wrong(
+    "rollout",
+    "The policy is left in eval mode. It had been in training mode before, and has to be afterwards.",
+    ("    policy.train(was_training)\n", ""),
+)
+wrong(
+    "rollout",
+    "The policy is always in training mode afterwards, also where it had been in eval mode before.",
+    ("    policy.train(was_training)\n", "    policy.train()\n"),
+)
+wrong(
+    "rollout",
+    "Your ref_logprobs come from the policy: the KL to the reference is 0 for ever.",
+    ("response_logprobs_and_values(ref_policy,", "response_logprobs_and_values(policy,"),
+)
+wrong(
+    "rollout",
+    "Your old_logprobs come from the reference, not from the policy that sampled.",
+    (
+        "old_logprobs, old_values = response_logprobs_and_values(policy,",
+        "old_logprobs, old_values = response_logprobs_and_values(ref_policy,",
+    ),
+)
+wrong(
+    "rollout",
+    "old_logprobs and ref_logprobs are swapped in your Rollout.",
+    (
+        "old_logprobs=old_logprobs,\n        ref_logprobs=ref_logprobs",
+        "old_logprobs=ref_logprobs,\n        ref_logprobs=old_logprobs",
+    ),
+)
+wrong(
+    "rollout",
+    "Your old_values are one place too late: the value beside a token is that of the state before it.",
+    (
+        "    rm_score = reward_fn",
+        "    old_values = policy(full_ids, full_mask)[1][:, -response_length:]\n    rm_score = reward_fn",
+    ),
+)
+wrong(
+    "rollout",
+    "Your log-probabilities are read with a mask of ones: each short prompt is read with its padding.",
+    (
+        "response_logprobs_and_values(policy, full_ids, full_mask, response_length)",
+        "response_logprobs_and_values(policy, full_ids, torch.ones_like(full_mask), response_length)",
+    ),
+)
+wrong(
+    "rollout",
+    "The reference reads the padding as text: it gets a mask of ones.",
+    (
+        "response_logprobs_and_values(ref_policy, full_ids, full_mask, response_length)",
+        "response_logprobs_and_values(ref_policy, full_ids, torch.ones_like(full_mask), response_length)",
+    ),
+)
+wrong(
+    "rollout",
+    "Your per-token tensors cover prompt and response. They have one column for each token of the response.",
+    (
+        "    rm_score = reward_fn",
+        "    old_logprobs = gather_logprobs(policy(full_ids, full_mask)[0], full_ids)\n    rm_score = reward_fn",
+    ),
+)
+wrong(
+    "rollout",
+    "Your full_ids hold the response alone. Prompt and response belong together there.",
+    ("full_ids=full_ids", "full_ids=response_ids"),
+    ("full_mask=full_mask", "full_mask=mask"),
+)
+wrong(
+    "rollout",
+    "The reward sees a mask of ones, and judges the padding too.",
+    ("reward_fn(full_ids, full_mask)", "reward_fn(full_ids, torch.ones_like(full_mask))"),
+)
+wrong(
+    "rollout",
+    "The reward sees the response without its prompt: it cannot know what the response answers.",
+    ("reward_fn(full_ids, full_mask)", "reward_fn(response_ids, mask)"),
+)
+wrong(
+    "rollout",
+    "The reward sees the prompt alone, and not what the policy made of it.",
+    ("reward_fn(full_ids, full_mask)", "reward_fn(prompt.input_ids, prompt.attention_mask)"),
+)
+wrong(
+    "rollout",
+    "You shift or scale the scores in the rollout. rm_score is what the reward function said.",
+    (
+        "rm_score = reward_fn(full_ids, full_mask)",
+        "rm_score = reward_fn(full_ids, full_mask)\n    rm_score = rm_score - rm_score.mean()",
+    ),
+)
+wrong(
+    "rollout",
+    "You average the scores. Each response needs a score of its own.",
+    (
+        "rm_score = reward_fn(full_ids, full_mask)",
+        "rm_score = reward_fn(full_ids, full_mask).mean().expand(len(full_ids))",
+    ),
+)
+wrong(
+    "rollout",
+    "Special tokens are left in your texts.",
+    ("tokenizer.decode(ids[valid.bool()], skip_special_tokens=True)", "tokenizer.decode(ids[valid.bool()])"),
+)
+wrong(
+    "rollout",
+    "Your texts begin with the prompt. They are the responses alone.",
+    ("zip(response_ids, mask, strict=True)", "zip(full_ids, full_mask, strict=True)"),
+)
+wrong(
+    "rollout",
+    "What you return still hangs on the policy's gradient. The old log-probabilities and values are fixed numbers.",
+    ("@torch.no_grad()\n", ""),
+)
+wrong(
+    "rollout",
+    "The score of a trainable reward model still carries its gradient: the reward call stands outside `no_grad`.",
+    (
+        "rm_score = reward_fn(full_ids, full_mask)",
+        "with torch.enable_grad():\n        rm_score = reward_fn(full_ids, full_mask)",
+    ),
+)
+wrong(
+    "rollout",
+    "You switch gradients off for the whole program, and training cannot learn any more. Switch them off for this "
+    "function alone.",
+    ("@torch.no_grad()\n", ""),
+    (
+        "    was_training = policy.training\n",
+        "    was_training = policy.training\n    torch.set_grad_enabled(False)\n",
+    ),
+)
+wrong(
+    "rollout",
+    "`inference_mode` makes tensors that the update cannot use. `no_grad` switches the gradient off too, and does "
+    "not have that effect.",
+    ("@torch.no_grad()", "@torch.inference_mode()"),
+)
+wrong(
+    "rollout",
+    "A batch of one loses its batch dimension in your code.",
+    ("rm_score = reward_fn(full_ids, full_mask)", "rm_score = reward_fn(full_ids, full_mask).squeeze()"),
+)
+wrong(
+    "rollout",
+    "The weights of the policy become those of the reference: the reference is only read.",
+    (
+        "    policy.train(was_training)\n",
+        "    policy.train(was_training)\n    ref_policy.load_state_dict(policy.state_dict())\n",
+    ),
+)
+right(
+    "rollout",
+    "a loop of its own, without generate, on a tokenizer that is set to the left",
+    body("""
+    was_training = policy.training
+    policy.train(False), ref_policy.train(False)
+    tokenizer.padding_side = "left"
+    prompt = tokenizer(list(prompts), add_special_tokens=False, padding=True, return_tensors="pt")
+    full_ids, full_mask = prompt.input_ids, prompt.attention_mask
+    alive = torch.ones(len(full_ids), dtype=torch.bool)
+    for _ in range(max_new_tokens):
+        logits, _ = policy(full_ids, full_mask)
+        token = torch.multinomial(logits[:, -1].softmax(-1), 1).squeeze(-1)
+        token = torch.where(alive, token, tokenizer.pad_token_id)
+        full_ids = torch.cat([full_ids, token[:, None]], dim=1)
+        full_mask = torch.cat([full_mask, alive[:, None].long()], dim=1)
+        alive = alive & (token != tokenizer.eos_token_id)
+    n_prompt = prompt.input_ids.shape[1]
+    mask = full_mask[:, n_prompt:]
+    logits, values = policy(full_ids, full_mask)
+    ref_logits, _ = ref_policy(full_ids, full_mask)
+    policy.train(was_training)
+    return Rollout(
+        full_ids,
+        full_mask,
+        gather_logprobs(logits, full_ids)[:, n_prompt - 1 :],
+        gather_logprobs(ref_logits, full_ids)[:, n_prompt - 1 :],
+        values[:, n_prompt - 1 : -1],
+        reward_fn(full_ids, full_mask),
+        mask,
+        [tokenizer.decode(ids[m == 1], skip_special_tokens=True) for ids, m in zip(full_ids[:, n_prompt:], mask)],
+    )
+    """),
+)
+right(
+    "rollout",
+    "texts decoded together, without spaces around them",
+    (
+        """texts=[
+            tokenizer.decode(ids[valid.bool()], skip_special_tokens=True)
+            for ids, valid in zip(response_ids, mask, strict=True)
+        ]""",
+        "texts=[text.strip() for text in tokenizer.batch_decode(response_ids, skip_special_tokens=True)]",
+    ),
+)
+right(
+    "rollout",
+    "a generation config, masks of booleans, 0 on padding, the reward row by row",
+    (
+        """        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+""",
+        """        generation_config=GenerationConfig(
+            do_sample=True,
+            top_k=0,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        ),
+""",
+    ),
+    (
+        "rm_score = reward_fn(full_ids, full_mask)",
+        "rm_score = torch.cat([reward_fn(full_ids[i : i + 1], full_mask[i : i + 1]) for i in range(len(full_ids))])",
+    ),
+    ("old_logprobs=old_logprobs", "old_logprobs=old_logprobs * mask"),
+    ("old_values=old_values", "old_values=old_values * mask"),
+    ("response_mask=mask", "response_mask=mask.bool()"),
+)
+right(
+    "rollout",
+    "the tokens after an EOS are sampled too, and masked out",
+    ("eos_token_id=tokenizer.eos_token_id", "eos_token_id=None"),
+)
+
+# --- 3.5 ppo_step ---------------------------------------------------------------------------------
+
+wrong(
+    "ppo_step",
+    "Dropout is on during your update: you put the policy into training mode.",
+    ("policy.eval()", "policy.train()"),
+)
+wrong(
+    "ppo_step",
+    "Your update leaves the policy in the mode that it comes in: in training mode, dropout is on.",
+    ("    policy.eval()\n", ""),
+)
+wrong(
+    "ppo_step",
+    "Gradients are never set back to zero: each step adds up all gradients before it.",
+    ("        optim.zero_grad()\n", ""),
+)
+wrong(
+    "ppo_step",
+    "Gradients are set back to zero once, before the first epoch. The later ones add up.",
+    ("        optim.zero_grad()\n", ""),
+    ("    for _ in range(ppo_epochs):", "    optim.zero_grad()\n    for _ in range(ppo_epochs):"),
+)
+wrong(
+    "ppo_step",
+    "You set the gradients back to zero after `backward`: the optimiser then has nothing to go by.",
+    ("        optim.zero_grad()\n", ""),
+    ("loss.backward()", "loss.backward()\n        optim.zero_grad(set_to_none=False)"),
+)
+wrong(
+    "ppo_step",
+    "The gradient is not clipped when the optimiser makes its step: clipping is missing, or stands before `backward` "
+    "or after `step`.",
+    ("        torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)\n", ""),
+)
+wrong(
+    "ppo_step",
+    "The gradient norm is always clipped to 1: max_grad_norm is not used.",
+    ("(policy.parameters(), max_grad_norm)", "(policy.parameters(), 1.0)"),
+)
+wrong(
+    "ppo_step",
+    "Only the gradient of the language model is clipped. The critic belongs to the same update.",
+    ("clip_grad_norm_(policy.parameters()", "clip_grad_norm_(policy.lm.parameters()"),
+)
+wrong(
+    "ppo_step",
+    "You clip each weight's gradient by itself. The limit is for the norm of all of them together.",
+    (
+        "torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)",
+        "[torch.nn.utils.clip_grad_norm_(weight, max_grad_norm) for weight in policy.parameters()]",
+    ),
+)
+wrong(
+    "ppo_step",
+    "You clip each number of the gradient by its value. The limit is for the norm of all of them together.",
+    ("clip_grad_norm_(", "clip_grad_value_("),
+)
+wrong(
+    "ppo_step",
+    "The optimiser never makes a step.",
+    ("        optim.step()\n", ""),
+)
+wrong(
+    "ppo_step",
+    "You make a new optimiser in each update. The one that is handed in remembers earlier steps and has its own "
+    "learning rate.",
+    (
+        "    policy.eval()\n",
+        "    policy.eval()\n    optim = torch.optim.AdamW(policy.parameters(), lr=1e-5)\n",
+    ),
+)
+wrong(
+    "ppo_step",
+    "You make one step only. Each epoch makes one.",
+    ("        optim.step()\n\n", "    optim.step()\n\n"),
+)
+wrong(
+    "ppo_step",
+    "Your loop makes one epoch too many.",
+    ("range(ppo_epochs)", "range(ppo_epochs + 1)"),
+)
+wrong(
+    "ppo_step",
+    "Your loop makes one epoch too few.",
+    ("range(ppo_epochs)", "range(1, max(ppo_epochs, 2))"),
+)
+wrong(
+    "ppo_step",
+    "Your old log-probabilities are the new ones, cut off from the gradient: every ratio is 1 for ever, and nothing "
+    "is clipped.",
+    (
+        "            rollout.old_logprobs,\n            advantages",
+        "            new_logprobs.detach(),\n            advantages",
+    ),
+)
+wrong(
+    "ppo_step",
+    "Your ratio compares the policy with the reference. It has to compare it with the policy that sampled.",
+    (
+        "            rollout.old_logprobs,\n            advantages",
+        "            rollout.ref_logprobs,\n            advantages",
+    ),
+)
+wrong(
+    "ppo_step",
+    "old and new log-probabilities are swapped in your call of `ppo_losses`: the ratio is upside down.",
+    (
+        "            new_logprobs,\n            rollout.old_logprobs,\n            advantages",
+        "            rollout.old_logprobs,\n            new_logprobs,\n            advantages",
+    ),
+)
+wrong(
+    "ppo_step",
+    "Your old values are the new ones, cut off from the gradient: the value clip then has no effect.",
+    (
+        "            rollout.old_values,\n            returns",
+        "            new_values.detach(),\n            returns",
+    ),
+)
+wrong(
+    "ppo_step",
+    "You do not whiten the advantages.",
+    ("    advantages = masked_whiten(advantages, mask)\n", ""),
+)
+wrong(
+    "ppo_step",
+    "You whiten the advantages over the whole block, padding included.",
+    ("masked_whiten(advantages, mask)", "masked_whiten(advantages, torch.ones_like(mask))"),
+)
+wrong(
+    "ppo_step",
+    "You centre the advantages and do not scale them.",
+    ("masked_whiten(advantages, mask)", "(advantages - masked_mean(advantages, mask)) * mask"),
+)
+wrong(
+    "ppo_step",
+    "You whiten the returns too. The critic's target stays on the scale of the rewards.",
+    (
+        "    advantages = masked_whiten(advantages, mask)\n",
+        "    advantages = masked_whiten(advantages, mask)\n    returns = masked_whiten(returns, mask)\n",
+    ),
+)
+wrong(
+    "ppo_step",
+    "Your returns are computed from whitened advantages: the critic's target has lost the scale of the rewards.",
+    (
+        "    advantages = masked_whiten(advantages, mask)\n",
+        "    advantages = masked_whiten(advantages, mask)\n    returns = advantages + rollout.old_values\n",
+    ),
+)
+wrong(
+    "ppo_step",
+    "You whiten the token rewards before the advantages are computed.",
+    (
+        "    advantages, returns = compute_gae(token_rewards,",
+        "    token_rewards = masked_whiten(token_rewards, mask)\n    advantages, returns = compute_gae(token_rewards,",
+    ),
+)
+wrong(
+    "ppo_step",
+    "Your critic learns the advantages. Its target is the returns.",
+    ("            returns,\n            mask", "            advantages,\n            mask"),
+)
+wrong(
+    "ppo_step",
+    "Your critic learns the token rewards. Its target is the returns.",
+    ("            returns,\n            mask", "            token_rewards,\n            mask"),
+)
+wrong(
+    "ppo_step",
+    "Advantages and returns are swapped in your call of `ppo_losses`.",
+    ("advantages, returns = compute_gae", "returns, advantages = compute_gae"),
+)
+wrong(
+    "ppo_step",
+    "You compute the advantages anew in each epoch, with the values of the critic that has just moved.",
+    (
+        "        loss, info = ppo_losses(",
+        """        advantages, returns = compute_gae(token_rewards, new_values.detach(), mask)
+        advantages = masked_whiten(advantages, mask)
+        loss, info = ppo_losses(""",
+    ),
+)
+wrong(
+    "ppo_step",
+    "You charge the KL anew in each epoch, with the log-probabilities of the policy that has just moved.",
+    (
+        "        loss, info = ppo_losses(",
+        """        fresh = new_logprobs.detach()
+        moved = shape_token_rewards(rollout.rm_score, fresh, rollout.ref_logprobs, mask, kl_coef)
+        advantages, returns = compute_gae(moved, rollout.old_values, mask)
+        advantages = masked_whiten(advantages, mask)
+        loss, info = ppo_losses(""",
+    ),
+)
+wrong(
+    "ppo_step",
+    "kl_coef does not reach the token rewards: they always use its default.",
+    ("rollout.ref_logprobs, mask, kl_coef", "rollout.ref_logprobs, mask"),
+)
+wrong(
+    "ppo_step",
+    "The KL is charged with the wrong sign: going away from the reference is rewarded.",
+    (
+        "rollout.rm_score, rollout.old_logprobs, rollout.ref_logprobs, mask",
+        "rollout.rm_score, rollout.ref_logprobs, rollout.old_logprobs, mask",
+    ),
+)
+wrong(
+    "ppo_step",
+    "There is no KL in your token rewards: the policy may go anywhere.",
+    (
+        "rollout.rm_score, rollout.old_logprobs, rollout.ref_logprobs, mask",
+        "rollout.rm_score, rollout.old_logprobs, rollout.old_logprobs, mask",
+    ),
+)
+wrong(
+    "ppo_step",
+    "The score does not reach your token rewards: they hold the KL alone.",
+    ("        rollout.rm_score, rollout.old", "        rollout.rm_score * 0, rollout.old"),
+)
+wrong(
+    "ppo_step",
+    "You subtract the mean of the scores before the rewards are shaped. The critic is there for that.",
+    (
+        "        rollout.rm_score, rollout.old",
+        "        rollout.rm_score - rollout.rm_score.mean(), rollout.old",
+    ),
+)
+wrong(
+    "ppo_step",
+    "The critic's values do not reach your advantages.",
+    (
+        "compute_gae(token_rewards, rollout.old_values, mask)",
+        "compute_gae(token_rewards, rollout.old_values * 0, mask)",
+    ),
+)
+wrong(
+    "ppo_step",
+    "You discount with gamma 0.99. A response is rewarded at its end, and here gamma is 1.",
+    ("rollout.old_values, mask)", "rollout.old_values, mask, gamma=0.99)"),
+)
+wrong(
+    "ppo_step",
+    "You use another lambda than `compute_gae` does when nothing is said.",
+    ("rollout.old_values, mask)", "rollout.old_values, mask, lam=1.0)"),
+)
+wrong(
+    "ppo_step",
+    "clip_range and clip_range_value are swapped in your call of `ppo_losses`.",
+    (
+        "            clip_range,\n            clip_range_value,\n",
+        "            clip_range_value,\n            clip_range,\n",
+    ),
+)
+wrong(
+    "ppo_step",
+    "clip_range limits the values too. They have a limit of their own, clip_range_value.",
+    (
+        "            clip_range,\n            clip_range_value,\n",
+        "            clip_range,\n            clip_range,\n",
+    ),
+)
+wrong(
+    "ppo_step",
+    "None of your coefficients reaches `ppo_losses`: it works with its defaults.",
+    ("            clip_range,\n            clip_range_value,\n            vf_coef,\n", ""),
+)
+wrong(
+    "ppo_step",
+    "vf_coef does not reach `ppo_losses`: it works with its default.",
+    ("            vf_coef,\n", ""),
+)
+wrong(
+    "ppo_step",
+    "You weigh the value loss with vf_coef once more. `ppo_losses` has done so.",
+    (
+        "        optim.zero_grad()\n",
+        "        loss = loss + vf_coef * info['value_loss'] * loss\n        optim.zero_grad()\n",
+    ),
+)
+wrong(
+    "ppo_step",
+    "You climb the loss: its sign is turned around before `backward`.",
+    ("loss.backward()", "(-loss).backward()"),
+)
+wrong(
+    "ppo_step",
+    "kl_to_ref is a mean over tokens in your code. It is a sum over each response, and a mean over the responses.",
+    ("log_ratio_to_ref.sum(dim=-1).mean().item()", "masked_mean(log_ratio_to_ref, mask).item()"),
+)
+wrong(
+    "ppo_step",
+    "kl_to_ref is the sum over the whole batch in your code. It is a mean over the responses.",
+    ("log_ratio_to_ref.sum(dim=-1).mean().item()", "log_ratio_to_ref.sum().item()"),
+)
+wrong(
+    "ppo_step",
+    "The padding is counted in your kl_to_ref.",
+    (
+        "(rollout.old_logprobs - rollout.ref_logprobs).where(mask.bool(), 0.0)",
+        "rollout.old_logprobs - rollout.ref_logprobs",
+    ),
+)
+wrong(
+    "ppo_step",
+    "Your kl_to_ref has the wrong sign.",
+    (
+        "(rollout.old_logprobs - rollout.ref_logprobs).where",
+        "(rollout.ref_logprobs - rollout.old_logprobs).where",
+    ),
+)
+wrong(
+    "ppo_step",
+    "kl_to_ref is weighted with kl_coef in your code. It is a distance in nats, whatever it costs.",
+    ("log_ratio_to_ref.sum(dim=-1).mean().item()", "kl_coef * log_ratio_to_ref.sum(dim=-1).mean().item()"),
+)
+wrong(
+    "ppo_step",
+    "Your mean_reward has the KL in it. It is the mean of the scores alone.",
+    ("rollout.rm_score.mean().item()", "token_rewards.sum(-1).mean().item()"),
+)
+wrong(
+    "ppo_step",
+    "Your mean_reward is a sum.",
+    ("rollout.rm_score.mean().item()", "rollout.rm_score.sum().item()"),
+)
+wrong(
+    "ppo_step",
+    "Your info is that of the first epoch. The last one says where the update has ended.",
+    ("        loss, info = ppo_losses(", "        loss, new_info = ppo_losses("),
+    (
+        "        optim.zero_grad()\n",
+        "        info = new_info if _ == 0 else info\n        optim.zero_grad()\n",
+    ),
+)
+wrong(
+    "ppo_step",
+    "Your info is a mean over the epochs. It is that of the last one.",
+    ("        loss, info = ppo_losses(", "        loss, new_info = ppo_losses("),
+    (
+        "        optim.zero_grad()\n",
+        """        info = {k: ((info[k] * _ if _ else 0.0) + v) / (_ + 1) for k, v in new_info.items()}
+        optim.zero_grad()
+""",
+    ),
+)
+wrong(
+    "ppo_step",
+    "Your update writes into rm_score of the rollout.",
+    (
+        "    advantages = masked_whiten(advantages, mask)\n",
+        "    advantages = masked_whiten(advantages, mask)\n    rollout.rm_score.add_(1.0)\n",
+    ),
+    ("rollout.rm_score.mean().item()", "rollout.rm_score.sub(1.0).mean().item()"),
+)
+wrong(
+    "ppo_step",
+    "Your update replaces the old log-probabilities in the rollout by the new ones.",
+    ("        optim.step()\n", "        optim.step()\n    rollout.old_logprobs = new_logprobs.detach()\n"),
+)
+wrong(
+    "ppo_step",
+    "Your mask is 1 everywhere: the padding takes part in the update.",
+    ("mask = rollout.response_mask", "mask = torch.ones_like(rollout.response_mask)"),
+)
+wrong(
+    "ppo_step",
+    "The losses are averaged over the padding too: `ppo_losses` gets a mask of ones.",
+    (
+        "            mask,\n            clip_range,",
+        "            torch.ones_like(mask),\n            clip_range,",
+    ),
+)
+wrong(
+    "ppo_step",
+    "The policy reads the padding as text in your update: it gets a mask of ones.",
+    (
+        "policy, rollout.full_ids, rollout.full_mask, mask.shape[1]",
+        "policy, rollout.full_ids, torch.ones_like(rollout.full_mask), mask.shape[1]",
+    ),
+)
+right(
+    "ppo_step",
+    "arguments by name, gradients of the policy set back, the mode restored",
+    body("""
+    was_training, valid = policy.training, rollout.response_mask.float()
+    policy.train(False)
+    rewards = shape_token_rewards(
+        rm_score=rollout.rm_score, old_logprobs=rollout.old_logprobs, ref_logprobs=rollout.ref_logprobs,
+        response_mask=rollout.response_mask, kl_coef=kl_coef,
+    )
+    raw, returns = compute_gae(rewards, rollout.old_values, rollout.response_mask, gamma=1.0, lam=0.95)
+    white = masked_whiten(raw, rollout.response_mask)
+    info = {}
+    for _ in range(ppo_epochs):
+        policy.zero_grad()
+        logprobs, values = response_logprobs_and_values(
+            policy, rollout.full_ids, rollout.full_mask, rollout.response_mask.shape[1]
+        )
+        loss, info = ppo_losses(
+            logprobs, rollout.old_logprobs, white, values, rollout.old_values, returns, rollout.response_mask,
+            clip_range=clip_range, clip_range_value=clip_range_value, vf_coef=vf_coef,
+        )
+        loss.backward()
+        nn.utils.clip_grad_norm_([*policy.lm.parameters(), *policy.value_head.parameters()], max_grad_norm)
+        optim.step()
+    policy.train(was_training)
+    kl = ((rollout.old_logprobs - rollout.ref_logprobs) * valid).sum() / len(valid)
+    return {**info, "mean_reward": rollout.rm_score.mean(), "kl_to_ref": kl}
+    """),
+)
+right(
+    "ppo_step",
+    "white by the sample variance, as some libraries do",
+    (
+        "advantages = masked_whiten(advantages, mask)",
+        "valid = advantages[mask.bool()]\n    advantages = (advantages - valid.mean()) / (valid.std() + 1e-8)",
+    ),
+    differs=True,
+)
+right(
+    "ppo_step",
+    "logits of the whole text, cut here",
+    (
+        """        new_logprobs, new_values = response_logprobs_and_values(
+            policy, rollout.full_ids, rollout.full_mask, mask.shape[1]
+        )
+""",
+        """        logits, values = policy(rollout.full_ids, rollout.full_mask)
+        start = rollout.full_ids.shape[1] - mask.shape[1] - 1
+        new_logprobs = gather_logprobs(logits, rollout.full_ids)[:, start:]
+        new_values = values[:, start:-1]
+""",
+    ),
+)
+
+# --- 4 train_ppo ----------------------------------------------------------------------------------
+
+DRAW = "drawn = torch.randint(len(prompts), (batch_size,)).tolist()"
+wrong(
+    "train_ppo",
+    "You go through the prompts in their order. They have to be drawn.",
+    (DRAW, "drawn = [i % len(prompts) for i in range(batch_size)]"),
+)
+wrong(
+    "train_ppo",
+    "The last prompt is never drawn: the upper limit of `randint` is left out already.",
+    ("torch.randint(len(prompts), ", "torch.randint(len(prompts) - 1, "),
+)
+wrong(
+    "train_ppo",
+    "The first prompt is never drawn.",
+    ("torch.randint(len(prompts), ", "torch.randint(1, len(prompts), "),
+)
+wrong(
+    "train_ppo",
+    "One prompt fills the whole batch: each row needs a draw of its own.",
+    ("(batch_size,)).tolist()", "(1,)).tolist() * batch_size"),
+)
+wrong(
+    "train_ppo",
+    "You draw once, before the loop: every step gets the same prompts.",
+    ("    history = []\n", "    history = []\n    " + DRAW + "\n"),
+    ("    for _ in range(n_steps):\n        " + DRAW + "\n", "    for _ in range(n_steps):\n"),
+)
+wrong(
+    "train_ppo",
+    "You draw without replacement: a step never has a prompt twice.",
+    (
+        DRAW,
+        "drawn = [i for _ in range(batch_size) for i in torch.randperm(len(prompts)).tolist()][:batch_size]",
+    ),
+)
+wrong(
+    "train_ppo",
+    "A batch cannot be larger than the number of prompts in your code.",
+    (DRAW, "drawn = torch.randperm(len(prompts))[:batch_size].tolist()"),
+)
+wrong(
+    "train_ppo",
+    "You draw with Python's `random`: torch's seed does not repeat the run.",
+    (DRAW, "drawn = [random.randrange(len(prompts)) for _ in range(batch_size)]"),
+    imports="import random",
+)
+wrong(
+    "train_ppo",
+    "You set the seed in your loop: every step draws the same numbers.",
+    (DRAW, "torch.manual_seed(0)\n        " + DRAW),
+)
+wrong(
+    "train_ppo",
+    "You set the seed at the start of the run: every run is the same, whatever seed was chosen.",
+    ("    history = []\n", "    history = []\n    torch.manual_seed(0)\n"),
+)
+wrong(
+    "train_ppo",
+    "Each step takes all prompts: batch_size is not used.",
+    (DRAW, "drawn = torch.randint(len(prompts), (len(prompts),)).tolist()"),
+)
+wrong(
+    "train_ppo",
+    "max_new_tokens is not handed on: the rollout uses its default.",
+    ("[prompts[i] for i in drawn], max_new_tokens)", "[prompts[i] for i in drawn])"),
+)
+wrong(
+    "train_ppo",
+    "kl_coef is not handed on: the update uses its default.",
+    ("ppo_epochs=ppo_epochs, kl_coef=kl_coef", "ppo_epochs=ppo_epochs"),
+)
+wrong(
+    "train_ppo",
+    "kl_coef lands in another place: the third number after the rollout is not kl_coef.",
+    ("ppo_epochs=ppo_epochs, kl_coef=kl_coef", "ppo_epochs, kl_coef"),
+)
+wrong(
+    "train_ppo",
+    "ppo_epochs is not handed on: the update uses its default.",
+    ("ppo_epochs=ppo_epochs, kl_coef", "kl_coef"),
+)
+wrong(
+    "train_ppo",
+    "You make a new optimiser in each step: what the one that was handed in remembers is lost.",
+    ("ppo_step(policy, optim,", "ppo_step(policy, torch.optim.AdamW(policy.parameters(), lr=1e-5),"),
+)
+wrong(
+    "train_ppo",
+    "You make one step only: n_steps is not used.",
+    ("range(n_steps)", "range(1)"),
+)
+wrong(
+    "train_ppo",
+    "Your loop makes one step too many.",
+    ("range(n_steps)", "range(n_steps + 1)"),
+)
+wrong(
+    "train_ppo",
+    "n_steps counts passes through the prompts in your code. It counts rollouts.",
+    ("range(n_steps)", "range(n_steps * len(prompts))"),
+)
+wrong(
+    "train_ppo",
+    "You sample once and go on with the same responses: after the first update they are those of an old policy.",
+    ("batch = rollout(", "batch = batch if history else rollout("),
+)
+wrong(
+    "train_ppo",
+    "The reference follows the policy: you copy the weights after each step, and the KL to it means nothing.",
+    (
+        "        history.append(info)\n",
+        "        history.append(info)\n        ref_policy.load_state_dict(policy.state_dict())\n",
+    ),
+)
+wrong(
+    "train_ppo",
+    "Your reference is the policy itself: the KL to it is 0 for ever.",
+    ("rollout(policy, ref_policy,", "rollout(policy, policy,"),
+)
+wrong(
+    "train_ppo",
+    "You make a new reference of the policy at the start of each step.",
+    ("        batch = rollout(policy, ref_policy,", "        batch = rollout(policy, copy.deepcopy(policy),"),
+    imports="import copy",
+)
+wrong(
+    "train_ppo",
+    "policy and reference are swapped in your call of `rollout`: the reference samples, and the policy is the "
+    "reference.",
+    ("rollout(policy, ref_policy,", "rollout(ref_policy, policy,"),
+)
+wrong(
+    "train_ppo",
+    "You train the reference instead of the policy.",
+    ("ppo_step(policy, optim,", "ppo_step(ref_policy, optim,"),
+)
+wrong(
+    "train_ppo",
+    "You train a copy of the policy. The policy that is handed in is the one to train.",
+    ("    history = []\n", "    history = []\n    policy = copy.deepcopy(policy)\n"),
+    imports="import copy",
+)
+wrong(
+    "train_ppo",
+    "There is no update in your loop that counts: the step comes after the loop.",
+    (
+        "        info = ppo_step(policy, optim, batch, ppo_epochs=ppo_epochs, kl_coef=kl_coef)\n        history.append(info)\n",
+        "        history.append({})\n        info = history[-1]\n",
+    ),
+    (
+        "    return history",
+        """    info.update(ppo_step(policy, optim, batch, ppo_epochs=ppo_epochs, kl_coef=kl_coef))
+    return [info] * n_steps""",
+    ),
+)
+wrong(
+    "train_ppo",
+    "Your history holds the rewards alone. It holds the whole info of each step.",
+    ("history.append(info)", 'history.append(info["mean_reward"])'),
+)
+wrong(
+    "train_ppo",
+    "You return the info of the last step. The history has one for each step.",
+    ("    return history", "    return info if n_steps else []"),
+)
+wrong(
+    "train_ppo",
+    "All entries of your history are the info of the last step: one dictionary is filled again and again.",
+    (
+        "history.append(info)",
+        "shared = history[0] if history else {}\n        shared.update(info)\n        history.append(shared)",
+    ),
+)
+wrong(
+    "train_ppo",
+    "Your history is in the wrong order: the last step comes first.",
+    ("history.append(info)", "history.insert(0, info)"),
+)
+wrong(
+    "train_ppo",
+    "You forget to return the history.",
+    ("    return history\n", ""),
+)
+wrong(
+    "train_ppo",
+    "on_step is never called.",
+    ("            on_step(info, batch)\n", "            pass\n"),
+)
+wrong(
+    "train_ppo",
+    "on_step is called without a question whether there is one.",
+    ("        if on_step is not None:\n            on_step", "        on_step"),
+)
+wrong(
+    "train_ppo",
+    "on_step is called once, after the run. A run that is stopped half-way would have saved nothing.",
+    (
+        "        if on_step is not None:\n            on_step(info, batch)\n",
+        "    if on_step is not None and n_steps:\n        on_step(info, batch)\n",
+    ),
+)
+wrong(
+    "train_ppo",
+    "on_step gets the info alone. It is called with info and rollout.",
+    ("on_step(info, batch)", "on_step(info)"),
+)
+wrong(
+    "train_ppo",
+    "on_step gets rollout and info in the wrong order.",
+    ("on_step(info, batch)", "on_step(batch, info)"),
+)
+wrong(
+    "train_ppo",
+    "on_step gets the texts in place of the rollout.",
+    ("on_step(info, batch)", "on_step(info, batch.texts)"),
+)
+wrong(
+    "train_ppo",
+    "on_step is called with the number of the step. It is called with info and rollout.",
+    ("on_step(info, batch)", "on_step(_, batch)"),
+)
+right(
+    "train_ppo",
+    "a while loop, draws by multinomial, arguments by name",
+    body("""
+    history, even = [], torch.ones(len(prompts))
+    while len(history) < n_steps:
+        indices = torch.multinomial(even, batch_size, replacement=True)
+        batch = rollout(
+            policy=policy, ref_policy=ref_policy, reward_fn=reward_fn, tokenizer=tokenizer,
+            prompts=tuple(prompts[int(i)] for i in indices), max_new_tokens=max_new_tokens,
+        )
+        history += [ppo_step(policy, optim, batch, ppo_epochs, kl_coef=kl_coef)]
+        if on_step:
+            on_step(history[-1], batch)
+    return history
+    """),
+)
+right(
+    "train_ppo",
+    "one draw of a floating number for each row; training mode between the steps",
+    (DRAW, "drawn = [int(torch.rand(()) * len(prompts)) for _ in range(batch_size)]"),
+    ("        history.append(info)\n", "        policy.train()\n        history.append(dict(info))\n"),
+)
+right(
+    "train_ppo",
+    "all draws before the loop",
+    (
+        "    history = []\n",
+        "    history = []\n    draws = torch.randint(0, len(prompts), (n_steps, batch_size))\n",
+    ),
+    ("    for _ in range(n_steps):\n        " + DRAW + "\n", "    for drawn in draws.tolist():\n"),
 )

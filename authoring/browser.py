@@ -1,0 +1,183 @@
+"""A JupyterLab server and a headless Chromium in front of it: for the browser test, and to look at the notebooks.
+
+Needs the package `playwright` (`pip install -e .[browser]`) and Debian's `chromium`, or another Chromium whose path
+the environment variable `CHROMIUM` gives.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlhf_lab.errors import LabError
+
+SETTINGS = {
+    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    # every cell is on the page, also those that are not in view
+    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
+}
+PATIENCE = 120_000  # milliseconds: the machine may be busy
+
+
+def chromium() -> str | None:
+    """Path of the Chromium to use, or None."""
+    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@contextmanager
+def jupyterlab(folder: Path, dark: bool = False) -> Iterator["LabPage"]:
+    """JupyterLab on `folder`, in a browser window.
+
+    Raises:
+        LabError: when there is no Chromium, or the server does not start.
+    """
+    from playwright.sync_api import sync_playwright
+
+    if chromium() is None:
+        raise LabError("there is no chromium here: install Debian's package of that name, or set CHROMIUM")
+    with _server(folder, dark) as (address, token), sync_playwright() as playwright:
+        # Chromium's sandbox wants rights that a container or root does not have; the pages are our own
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        try:
+            page = browser.new_page(viewport={"width": 1400, "height": 1000})
+            page.set_default_timeout(PATIENCE)
+            yield LabPage(page, address, token)
+        finally:
+            browser.close()
+
+
+@contextmanager
+def _server(folder: Path, dark: bool) -> Iterator[tuple[str, str]]:
+    with tempfile.TemporaryDirectory() as place, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        token = secrets.token_hex(16)
+        _write_settings(Path(place) / "settings", dark)
+        log = Path(place) / "log.txt"
+        environment = os.environ | {
+            "JUPYTERLAB_SETTINGS_DIR": f"{place}/settings",
+            "JUPYTERLAB_WORKSPACES_DIR": f"{place}/workspaces",
+            "JUPYTER_RUNTIME_DIR": f"{place}/runtime",
+        }
+        command = [
+            sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", f"--ServerApp.port={port}",
+            "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}",
+        ]  # fmt: skip
+        with open(log, "wb") as output:
+            server = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
+        try:
+            address = f"http://127.0.0.1:{port}"
+            _wait_for(address, server, log)
+            yield address, token
+        finally:
+            server.terminate()
+            try:
+                server.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                server.kill()
+
+
+def _wait_for(address: str, server: subprocess.Popen, log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE / 1000
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            urllib.request.urlopen(f"{address}/api", timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.3)
+    raise LabError(f"JupyterLab did not start:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def _write_settings(folder: Path, dark: bool) -> None:
+    settings = SETTINGS | {
+        "@jupyterlab/apputils-extension/themes": {"theme": "JupyterLab Dark" if dark else "JupyterLab Light"}
+    }
+    for name, content in settings.items():
+        path = folder / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content), encoding="utf-8")
+
+
+class LabPage:
+    """What a person does in JupyterLab, in their terms. `page` is Playwright's."""
+
+    def __init__(self, page, address: str, token: str):
+        self.page = page
+        self._address, self._token = address, token
+
+    def open(self, path: str) -> None:
+        """Open a file by its address and wait until it is on the screen, and a notebook's kernel is ready."""
+        self.page.goto(f"{self._address}/lab/tree/{path}?token={self._token}")
+        self.page.wait_for_selector(".jp-Document:not(.lm-mod-hidden)")
+        if path.endswith(".ipynb"):
+            self._notebook.locator(".jp-Cell").first.wait_for()
+            self.page.locator(".jp-StatusBar-Widget", has_text="| Idle").first.wait_for()
+
+    @property
+    def _notebook(self):
+        return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
+
+    @property
+    def editor(self):
+        """The text editor in front."""
+        return self.page.locator(".jp-FileEditor:not(.lm-mod-hidden) .cm-content")
+
+    def cell(self, text: str):
+        """The first code cell whose source holds `text`."""
+        return self._notebook.locator(".jp-CodeCell").filter(
+            has=self.page.locator(".jp-InputArea-editor", has_text=text)
+        ).first  # fmt: skip
+
+    def run(self, text: str) -> str:
+        """Run that cell and return the text of its output."""
+        cell = self.cell(text)
+        cell.locator(".cm-content").click()
+        prompt = cell.locator(".jp-InputArea-prompt")
+        before = prompt.inner_text()
+        self.page.keyboard.press("Control+Enter")
+        self.page.wait_for_function(
+            "([element, before]) => /\\[\\d+\\]/.test(element.innerText) && element.innerText !== before",
+            arg=[prompt.element_handle(), before],
+        )
+        return cell.locator(".jp-Cell-outputArea").inner_text()
+
+    def follow(self, link: str, near: str) -> None:
+        """Click the link of this text in the markdown cell whose heading is `near`; wait for the editor."""
+        cell = self._notebook.locator(".jp-MarkdownCell", has=self.page.locator("h3", has_text=near)).first
+        cell.get_by_role("link", name=link).first.click()
+        self.editor.wait_for()
+
+    def switch_to(self, title: str) -> None:
+        """Click a tab of the main area."""
+        self.page.locator(".lm-DockPanel-tabBar .lm-TabBar-tab", has_text=title).first.click()
+
+    def save(self) -> None:
+        """Ctrl+S, once the tab in front is marked as changed, and wait until it is not any more."""
+        in_front = ".lm-DockPanel-tabBar .lm-TabBar-tab.lm-mod-current"
+        changed = f"{in_front}.jp-mod-dirty, {in_front} .jp-mod-dirty"
+        self.page.wait_for_selector(changed)
+        self.page.keyboard.press("Control+S")
+        self.page.wait_for_selector(changed, state="detached")
+
+    def type_over(self, text: str, new: str, above: int = 0, below: int = 0) -> None:
+        """Select the line of the editor that holds `text`, with some lines around it, and type `new` over them."""
+        line = self.editor.locator(".cm-line", has_text=text).first
+        line.scroll_into_view_if_needed()
+        line.click()
+        for _ in range(above):
+            self.page.keyboard.press("ArrowUp")
+        for key in ("End", "Home", "Home"):  # the first Home stops at the indentation
+            self.page.keyboard.press(key)
+        for _ in range(above + 1 + below):
+            self.page.keyboard.press("Shift+ArrowDown")
+        self.page.keyboard.insert_text(new)

@@ -1,0 +1,91 @@
+"""The student's commands: check, hint, status, solution, compare and reset. The notebooks have the same as functions."""
+
+import argparse
+from pathlib import Path
+
+WHICH = 'a name ("compute_gae"), a number ("3.3") or a notebook ("03_ppo")'
+
+
+def add_commands(commands) -> None:
+    """Add them to the command line's subparsers."""
+    check = _add(commands, "check", _check, "run the checks of exercises, or of all")
+    check.add_argument("exercises", nargs="*", metavar="EXERCISE", help=WHICH)
+    hint = _add(commands, "hint", _hint, "the next hint of an exercise: a nudge, a plan, almost code")
+    hint.add_argument("exercise", metavar="EXERCISE")
+    hint.add_argument("step", nargs="?", type=int, choices=(1, 2, 3), help="show this one")
+    _add(commands, "status", _status, "all exercises with points and state")
+    for name, command, help_text in [
+        ("solution", _solution, "the solution beside your code, when asked twice (self-learners)"),
+        ("compare", _compare, "your code and the solution on the same random inputs (self-learners)"),
+        (
+            "reset",
+            _reset,
+            "put one stub back, or a module (sft, reward_model, ppo); your text is kept beside it",
+        ),
+    ]:
+        _add(commands, name, command, help_text).add_argument("exercise", metavar="EXERCISE")
+
+
+def _add(commands, name: str, command, help_text: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=help_text)
+    parser.add_argument("--code", default="rlhf_exercises", help="the package (default rlhf_exercises)")
+    parser.set_defaults(command=command)
+    return parser
+
+
+def _folder(arguments: argparse.Namespace) -> Path:
+    from .student_code import package_folder
+
+    return package_folder(arguments.code)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from .checks import check, to_text
+    from .course import exercises, select
+    from .progress import Progress
+
+    folder = _folder(arguments)
+    progress = Progress(folder)
+    chosen = [e for name in arguments.exercises for e in select(name)] or exercises().values()
+    reports = []
+    for exercise in chosen:
+        reports.append(check(exercise.name, folder))
+        progress.record(reports[-1])
+        print(to_text(reports[-1]), end="\n\n", flush=True)
+    print(f"{sum(report.passed for report in reports)} of {len(reports)} exercises pass")
+    return 0 if all(report.passed for report in reports) else 2
+
+
+def _hint(arguments: argparse.Namespace) -> None:
+    from .progress import Progress, next_hint
+
+    title, hint = next_hint(arguments.exercise, arguments.step, Progress(_folder(arguments)))
+    print(f"{title}\n\n{hint}")
+
+
+def _status(arguments: argparse.Namespace) -> None:
+    from .progress import Progress, to_table
+
+    print(to_table(Progress(_folder(arguments)).standings()))
+
+
+def _solution(arguments: argparse.Namespace) -> None:
+    from .course import find
+    from .progress import Progress
+    from .side_by_side import ask_twice, side_by_side
+
+    exercise, folder = find(arguments.exercise), _folder(arguments)
+    print(ask_twice(exercise, Progress(folder)) or side_by_side(exercise, folder)[1])
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    from .compare import compare
+    from .course import find
+
+    print(compare(find(arguments.exercise), _folder(arguments)))
+
+
+def _reset(arguments: argparse.Namespace) -> None:
+    from .source_text import reset
+
+    print(reset(arguments.exercise, _folder(arguments)))

@@ -1,0 +1,214 @@
+"""Stubs and notebooks: one source, in step with it, and nothing in them that a student must not see."""
+
+import ast
+import json
+import re
+
+import nbformat
+import pytest
+from nbgrader.nbgraderformat import MetadataValidator
+
+from authoring import generate, notebooks, stubs
+from authoring.paths import NOTEBOOKS, PRISTINE, ROOT, SOLUTIONS, STUBS
+from rlhf_lab.course import HINT_STEPS, exercises
+from rlhf_lab.errors import LabError
+from rlhf_lab.settings import STAGES
+from rlhf_lab.student_code import fresh_code, stub_of
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ALL_NOTEBOOKS = ("00_welcome", "01_sft", "02_reward_model", "03_ppo", "04_end_to_end")
+
+
+def test_everything_generated_is_in_step():
+    assert [generate.shown(path) for path in generate.out_of_step()] == []
+
+
+def test_generate_mends_what_differs_and_removes_what_is_no_more(tmp_path, monkeypatch):
+    for name in ("STUBS", "PRISTINE", "NOTEBOOKS"):
+        monkeypatch.setattr(generate, name, tmp_path / name)
+    changed = generate.generate()
+    assert len(changed) == 4 + 3 + len(ALL_NOTEBOOKS)
+    assert generate.out_of_step() == []
+
+    (tmp_path / "STUBS" / "ppo.py").write_text("# gone\n")
+    (tmp_path / "NOTEBOOKS" / "old.ipynb").write_text("{}")
+    (tmp_path / "STUBS" / "compute_gae.old-1.txt").write_text("a student's")
+    assert {path.name for path in generate.out_of_step()} == {"ppo.py", "old.ipynb"}
+    generate.generate()
+    assert generate.out_of_step() == []
+    assert (tmp_path / "STUBS" / "compute_gae.old-1.txt").exists()
+
+
+# --- stubs ----------------------------------------------------------------------------------------
+
+
+def without_solutions(text: str) -> list[str]:
+    return re.sub(
+        r"^ *### BEGIN SOLUTION\n.*?^ *### END SOLUTION\n", "", text, flags=re.M | re.S
+    ).splitlines()
+
+
+def without_raises(text: str) -> list[str]:
+    return re.sub(r"^ *raise NotImplementedError\(\n.*\n *\)\n", "", text, flags=re.M).splitlines()
+
+
+@pytest.mark.parametrize("module", ["__init__", *STAGES])
+def test_stub_and_solution_differ_in_function_bodies_only(module):
+    solution = (SOLUTIONS / f"{module}.py").read_text(encoding="utf-8")
+    stub = (STUBS / f"{module}.py").read_text(encoding="utf-8")
+    assert without_raises(stub) == without_solutions(solution)
+    assert "SOLUTION" not in stub
+
+
+def test_nothing_but_stubs_lies_in_the_students_package():
+    assert {path.name for path in STUBS.glob("*.py")} == {path.name for path in SOLUTIONS.glob("*.py")}
+
+
+def test_each_stub_says_exercise_file_and_section():
+    text = (STUBS / "ppo.py").read_text(encoding="utf-8")
+    assert (
+        '"exercise 3.3: write compute_gae in rlhf_exercises/ppo.py (notebooks/03_ppo.ipynb, section 3.3)"'
+        in text
+    )
+    assert (
+        '"exercise 4: write train_ppo in rlhf_exercises/ppo.py (notebooks/04_end_to_end.ipynb, section 4)"'
+        in text
+    )
+    assert '"exercise 3.1: write PolicyWithValueHead.forward in ' in text
+
+
+def test_every_exercise_has_a_stub_and_every_stub_an_exercise():
+    found = set()
+    for stage in STAGES:
+        text = (STUBS / f"{stage}.py").read_text(encoding="utf-8")
+        for name in re.findall(r"exercise \S+: write (\S+) in", text):
+            exercise = exercises()[name.split(".")[0]]
+            assert exercise.module == stage
+            found.add(exercise.name)
+    assert found == set(exercises())
+
+
+def test_numbers_are_the_same_in_the_docstrings():
+    for stage in STAGES:
+        for node in ast.parse((SOLUTIONS / f"{stage}.py").read_text(encoding="utf-8")).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in exercises():
+                assert f"(exercise {exercises()[node.name].number})" in ast.get_docstring(node), node.name
+
+
+def test_numbers_are_the_same_in_the_readme():
+    for exercise in exercises().values():
+        row = next(
+            line for line in README.splitlines() if f"`{exercise.name}`" in line and line.startswith("|")
+        )
+        assert exercise.number.split(".")[0] in row.split("|")[1]
+
+
+def test_a_stub_called_is_recognised():
+    with fresh_code(STUBS) as code, pytest.raises(NotImplementedError) as raised:
+        code.ppo.compute_gae(None, None, None)
+    assert stub_of(raised.value) == "compute_gae"
+
+
+def test_markers_without_a_partner_are_refused():
+    with pytest.raises(ValueError, match="line 3: the solution before has no end"):
+        stubs.stub_module("def train_sft():\n    ### BEGIN SOLUTION\n    ### BEGIN SOLUTION\n")
+    with pytest.raises(ValueError, match="line 2: a solution ends"):
+        stubs.stub_module("def train_sft():\n    ### END SOLUTION\n")
+    with pytest.raises(ValueError, match="the last solution has no end"):
+        stubs.stub_module("def train_sft():\n    ### BEGIN SOLUTION\n    pass\n")
+    with pytest.raises(ValueError, match="line 1: a solution outside"):
+        stubs.stub_module("### BEGIN SOLUTION\n### END SOLUTION\n")
+
+
+def test_the_pristine_stubs_are_the_stubs():
+    for stage in STAGES:
+        assert (PRISTINE / f"{stage}.txt").read_bytes() == (STUBS / f"{stage}.py").read_bytes()
+
+
+# --- notebooks ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=ALL_NOTEBOOKS)
+def student(request):
+    return nbformat.read(NOTEBOOKS / f"{request.param}.ipynb", as_version=4)
+
+
+def test_the_notebooks_are_those_of_the_course():
+    assert tuple(notebooks.notebook_names()) == ALL_NOTEBOOKS
+
+
+def test_notebooks_are_clean(student):
+    for cell in student.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == [] and cell.execution_count is None
+    assert "jupytext" not in student.metadata
+
+
+def test_a_student_sees_no_solution_and_no_hidden_test(student):
+    text = json.dumps(student, ensure_ascii=False)
+    for word in ("BEGIN SOLUTION", "END SOLUTION", "HIDDEN TESTS", "grader_tests", "from solutions"):
+        assert word not in text
+    for cell in student.cells:
+        mark = cell.metadata.get("nbgrader", {})
+        if mark.get("solution") and cell.cell_type == "code":
+            assert "raise NotImplementedError()" in cell.source
+        if mark.get("solution") and cell.cell_type == "markdown":
+            assert cell.source == "YOUR ANSWER HERE"
+
+
+def test_nbgrader_accepts_the_metadata(student):
+    marked = [cell for cell in student.cells if "nbgrader" in cell.metadata]
+    MetadataValidator().validate_nb(student)  # raises where it does not
+    ids = [cell.metadata.nbgrader.grade_id for cell in marked]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_exercise_is_taught_and_checked_in_its_notebook_once():
+    graded = {}
+    for name in ALL_NOTEBOOKS:
+        for cell in nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells:
+            mark = cell.metadata.get("nbgrader", {})
+            if mark.get("grade") and cell.cell_type == "code":
+                graded[mark["grade_id"]] = (name, mark["points"])
+            for exercise in exercises().values():
+                if cell.source.startswith(f"### {exercise.number} `{exercise.name}`"):
+                    assert exercise.notebook == name
+    clinic = graded.pop("clinic")
+    assert graded == {e.name: (e.notebook, e.points) for e in exercises().values()}
+    assert clinic == ("04_end_to_end", 5)
+    assert sum(points for _, points in graded.values()) + clinic[1] == 100
+
+
+def test_the_instructors_notebook_holds_hidden_tests_and_solutions():
+    cells = {
+        cell.metadata.get("nbgrader", {}).get("grade_id"): cell
+        for cell in notebooks.instructor_notebook("03_ppo").cells
+    }
+    assert 'grader_tests.grade("compute_gae")' in cells["compute_gae"].source
+    assert any("### BEGIN SOLUTION" in cell.source for cell in cells.values())
+
+
+def test_the_same_source_gives_the_same_file():
+    first, second = (notebooks.to_text(notebooks.student_notebook("01_sft")) for _ in range(2))
+    assert first == second
+
+
+def test_two_cells_of_one_name_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(notebooks, "NOTEBOOK_SOURCES", tmp_path)
+    (tmp_path / "x.py").write_text('# %% todo="a"\n1\n\n# %% todo="a"\n2\n')
+    with pytest.raises(LabError, match="two cells are called a"):
+        notebooks.instructor_notebook("x")
+
+
+def test_every_exercise_has_three_hints_that_do_not_repeat_the_solution():
+    for exercise in exercises().values():
+        assert len(exercise.hints) == len(HINT_STEPS)
+        assert all(len(hint) > 20 for hint in exercise.hints), exercise.name
+
+
+def test_links_lead_to_files(student):
+    for cell in student.cells:
+        for target in re.findall(
+            r"\]\((?!http)([^)#]+)", cell.source if cell.cell_type == "markdown" else ""
+        ):
+            assert (NOTEBOOKS / target).exists(), target
