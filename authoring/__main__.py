@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from pathlib import Path
 
 from rlhf_lab.errors import LabError
 
@@ -34,6 +35,12 @@ def main() -> int:
         "--blank", action="store_true", help="the student's notebooks instead of the solved ones"
     )
     run.set_defaults(command=_execute)
+
+    pictures = commands.add_parser("pictures", help="executed notebooks as JupyterLab shows them, in PNGs")
+    pictures.add_argument("out", type=Path, help="folder to write")
+    pictures.add_argument("notebooks", nargs="*", help="names; all where none is given")
+    pictures.add_argument("--dark", action="store_true", help="in the dark theme")
+    pictures.set_defaults(command=_pictures)
 
     checkpoints = commands.add_parser(
         "checkpoints", help="train the checkpoints that the notebooks start from"
@@ -69,6 +76,17 @@ def _check_generated(arguments: argparse.Namespace) -> int:
         print(f"out of step: {shown(path)}")
     print("run `make generate` and commit what it writes" if differing else "everything is in step")
     return 1 if differing else 0
+
+
+def _pictures(arguments: argparse.Namespace) -> None:
+    from .browser import picture_notebooks
+    from .notebooks import notebook_names
+    from .paths import EXECUTED
+
+    names = arguments.notebooks or notebook_names()
+    picture_notebooks(
+        [EXECUTED / "solution" / f"{name}.ipynb" for name in names], arguments.out, arguments.dark
+    )
 
 
 def _checkpoints(arguments: argparse.Namespace) -> None:

@@ -18,6 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import nbformat
+from nbformat.sign import NotebookNotary
+
 from rlhf_lab.errors import LabError
 
 SETTINGS = {
@@ -63,11 +66,13 @@ def _server(folder: Path, dark: bool) -> Iterator[tuple[str, str]]:
         probe.close()
         token = secrets.token_hex(16)
         _write_settings(Path(place) / "settings", dark)
+        _trust(folder, Path(place) / "data")
         log = Path(place) / "log.txt"
         environment = os.environ | {
             "JUPYTERLAB_SETTINGS_DIR": f"{place}/settings",
             "JUPYTERLAB_WORKSPACES_DIR": f"{place}/workspaces",
             "JUPYTER_RUNTIME_DIR": f"{place}/runtime",
+            "JUPYTER_DATA_DIR": f"{place}/data",
         }
         command = [
             sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", f"--ServerApp.port={port}",
@@ -85,6 +90,14 @@ def _server(folder: Path, dark: bool) -> Iterator[tuple[str, str]]:
                 server.wait(timeout=20)
             except subprocess.TimeoutExpired:
                 server.kill()
+
+
+def _trust(folder: Path, data: Path) -> None:
+    """Sign the notebooks in `folder`: whoever has run a notebook sees its outputs as they are, not cleaned."""
+    data.mkdir()
+    notary = NotebookNotary(data_dir=str(data))
+    for path in folder.rglob("*.ipynb"):
+        notary.sign(nbformat.read(path, as_version=4))
 
 
 def _wait_for(address: str, server: subprocess.Popen, log: Path) -> None:
@@ -181,3 +194,38 @@ class LabPage:
         for _ in range(above + 1 + below):
             self.page.keyboard.press("Shift+ArrowDown")
         self.page.keyboard.insert_text(new)
+
+    def pictures(self, stem: Path, piece: int = 1500) -> list[Path]:
+        """The notebook in front as PNGs, from top to bottom, in pieces of so many pixels."""
+        scroller = self._notebook.locator(".jp-WindowedPanel-outer").first
+        below = self.page.viewport_size["height"] - scroller.bounding_box()["height"]
+        height = scroller.evaluate("element => element.scrollHeight")
+        self.page.set_viewport_size(
+            {"width": self.page.viewport_size["width"], "height": int(height + below) + 50}
+        )
+        self.page.wait_for_timeout(2000)  # pictures and formulas find their place
+        box = scroller.bounding_box()
+        paths = []
+        for number, top in enumerate(range(0, int(height), piece)):
+            paths.append(stem.with_name(f"{stem.name}-{number:02}.png"))
+            clip = {
+                "x": box["x"],
+                "y": box["y"] + top,
+                "width": box["width"],
+                "height": min(piece, height - top),
+            }
+            self.page.screenshot(path=paths[-1], clip=clip)
+        return paths
+
+
+def picture_notebooks(notebooks: list[Path], out: Path, dark: bool = False) -> None:
+    """Pictures of executed notebooks as JupyterLab shows them."""
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as place:
+        for path in notebooks:
+            shutil.copy(path, place)
+        for path in notebooks:  # each in a fresh window
+            with jupyterlab(Path(place), dark) as lab:
+                lab.open(path.name)
+                pieces = lab.pictures(out / f"{path.stem}-{'dark' if dark else 'light'}")
+                print(f"{path.stem}: {len(pieces)} pictures in {out}", flush=True)

@@ -35,7 +35,9 @@ def write_known(names: list[str]) -> None:
     for name in names or exercises():
         content = gather_known(exercises()[name], show(exercises()[name]))
         text = json.dumps(content, indent=None, ensure_ascii=False, separators=(",", ":"))
-        text = text.replace('{"name"', '\n{"name"')  # a mistake a line: a change of the bank is a readable diff
+        text = text.replace(
+            '{"name"', '\n{"name"'
+        )  # a mistake a line: a change of the bank is a readable diff
         (FOLDER / f"{name}.json").write_text(text + "\n", encoding="utf-8")
         print(
             f"{name}: {len(content['accepted'])} cases, {len(content['mistakes'])} known mistakes", flush=True

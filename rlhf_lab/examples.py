@@ -89,7 +89,9 @@ class SampledResponses:
 def sampled_responses(lm, tokenizer, prompts: list[str], max_new_tokens: int, seed: int) -> SampledResponses:
     """Responses that `lm` samples to prompts of different length, laid out as in PPO."""
     sampled = sample(lm, tokenizer, prompts, max_new_tokens, seed)
-    responses = [ids + [tokenizer.eos_token_id] * ended for ids, ended in zip(sampled.token_ids, sampled.ended)]
+    responses = [
+        ids + [tokenizer.eos_token_id] * ended for ids, ended in zip(sampled.token_ids, sampled.ended)
+    ]
     lengths = torch.tensor([len(ids) for ids in responses])
     width = int(lengths.max())
     response_ids = torch.tensor([ids + [tokenizer.pad_token_id] * (width - len(ids)) for ids in responses])

@@ -80,12 +80,16 @@ class Progress:
 
 def to_table(standings: list[Standing]) -> str:
     """The standings as text, with the points at the end."""
-    lines = [f"{'':4} {'exercise':<30} {'points':>6}   state"]
-    for s in standings:
-        points = f"{s.points} / {s.exercise.points}"
-        lines.append(f"{s.exercise.number:4} {s.exercise.name:<30} {points:>6}   {IN_WORDS[s.state]}")
-    total = sum(s.exercise.points for s in standings)
-    lines.append(f"{'':4} {'':<30} {sum(s.points for s in standings)} / {total}   by the visible checks")
+    rows = [
+        (s.exercise.number, s.exercise.name, s.points, s.exercise.points, IN_WORDS[s.state])
+        for s in standings
+    ]
+    total = ("", "", sum(row[2] for row in rows), sum(row[3] for row in rows), "by the visible checks")
+    lines = [f"{'':4} {'exercise':<30} {'points':>7}   state"]
+    lines += [
+        f"{number:4} {name:<30} {got:>2} / {of:<2}   {state}"
+        for number, name, got, of, state in [*rows, total]
+    ]
     return "\n".join(lines)
 
 

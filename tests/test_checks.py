@@ -59,7 +59,9 @@ def test_the_solution_passes(name, solved):
 def test_a_stub_is_not_done_yet(name, blank):
     report = checks.check(name, blank)
     assert report.state in ("not written", "waits")
-    assert any(f" {other} in " in report.closing or f"for {other}," in report.closing for other in exercises())
+    assert any(
+        f" {other} in " in report.closing or f"for {other}," in report.closing for other in exercises()
+    )
 
 
 def test_what_calls_an_unwritten_exercise_waits_for_it(blank):
@@ -93,11 +95,12 @@ def test_what_calls_a_wrong_exercise_waits_for_it(solved):
 def test_a_failure_says_what_came_and_what_was_expected(solved):
     put_gae(solved, "return torch.zeros_like(rewards), torch.zeros_like(rewards)")
     report = checks.check("compute_gae", solved)
-    text = checks.to_text(report)
+    text, page = checks.to_text(report), checks.to_html(report)
     assert report.state == "failed"
     assert " is 0, expected " in text
     assert "FAIL" in text and "tried: " in text
-    assert 'hint("compute_gae") for a nudge' in text
+    assert "For a nudge: python -m rlhf_lab hint compute_gae" in text
+    assert 'lab.hint("compute_gae")' in page
 
 
 def test_an_exception_is_shown_with_the_students_line_and_without_a_traceback(solved):

@@ -81,8 +81,8 @@ def test_status_counts_points_and_checks_again_only_after_a_change(course, capsy
     solve(course, "compute_gae")
     assert main(["status"]) == 0
     out = capsys.readouterr().out
-    assert "3.3  compute_gae                     8 / 8   done" in out
-    assert "8 / 95" in out
+    assert "3.3  compute_gae                     8 / 8    done" in out
+    assert " 8 / 95 " in out
 
     calls = []
     monkeypatch.setattr("rlhf_lab.progress.check", lambda *arguments: calls.append(arguments) or 1 / 0)
@@ -98,7 +98,7 @@ def test_a_damaged_progress_file_is_begun_anew(course, content, capsys):
     (course / "runs").mkdir()
     (course / "runs" / "progress-rlhf_exercises.json").write_text(content)
     assert main(["status"]) == 0
-    assert "0 / 95" in capsys.readouterr().out
+    assert " 0 / 95 " in capsys.readouterr().out
 
 
 # --- hints and solutions --------------------------------------------------------------------------

@@ -13,7 +13,10 @@ def to_text(report: Report) -> str:
     for line in report.lines:
         lines.append(f"  {line.status:<5}  {line.title:<{WIDTH}}  {line.detail}".rstrip())
         lines += [f"         {note}" for note in line.notes]
-    return "\n".join([*lines, f"  {report.closing}"])
+    nudge = (
+        f" For a nudge: python -m rlhf_lab hint {report.exercise.name}" if report.state == "failed" else ""
+    )
+    return "\n".join([*lines, f"  {report.closing}{nudge}"])
 
 
 STYLE = """
@@ -37,11 +40,14 @@ STYLE = """
 def to_html(report: Report) -> str:
     """The report as a piece of a page, in the page's own text colour. What student code produced is escaped."""
     rows = "".join(_row(line) for line in report.lines)
+    nudge = (
+        f' For a nudge: <code>lab.hint("{report.exercise.name}")</code>' if report.state == "failed" else ""
+    )
     heading, _, file = _heading(report).partition("   ")
     return (
         f'<div class="rlhf-check"><style>{STYLE}</style>'
         f'<div class="head">{html.escape(heading)}<span class="file">{html.escape(file.strip())}</span></div>'
-        f"<table><tbody>{rows}</tbody></table><div>{html.escape(report.closing)}</div></div>"
+        f"<table><tbody>{rows}</tbody></table><div>{html.escape(report.closing)}{nudge}</div></div>"
     )
 
 

@@ -134,7 +134,7 @@ def judge(
         closing = f"Waits for {unready.number} {unready.name}, which it calls and which is not right yet."
         return Report(exercise, "waits", file, _lines(known, cases, outcomes, failed, None), closing)
     mistake = None if outcome.stopped else _name(known, cases, outcomes, failed)
-    closing = f'{failed} of {len(cases)}. hint("{exercise.name}") for a nudge.'
+    closing = f"{failed} of {len(cases)}."
     return Report(exercise, "failed", file, _lines(known, cases, outcomes, failed, mistake), closing, mistake)
 
 

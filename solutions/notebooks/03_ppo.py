@@ -45,8 +45,8 @@ import statistics
 
 import torch
 
-import rlhf_exercises
 import rlhf_lab.notebook as lab
+import rlhf_exercises
 from rlhf_exercises import ppo, reward_model
 
 lab.begin("03_ppo", "rlhf_exercises")

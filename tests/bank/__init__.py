@@ -82,7 +82,9 @@ _WHOLE_BODY = "the whole body"
 
 def _extent(text: str, name: str) -> tuple[int, int]:
     """Where the function or class `name` stands in `text`, decorators included."""
-    match = re.search(rf"^(?:@.*\n)*(?:def|class) {name}\b.*\n(?:(?:[ \t].*|[)\]].*)?\n)*", text, re.MULTILINE)
+    match = re.search(
+        rf"^(?:@.*\n)*(?:def|class) {name}\b.*\n(?:(?:[ \t].*|[)\]].*)?\n)*", text, re.MULTILINE
+    )
     return match.span()
 
 
