@@ -24,6 +24,9 @@ def main() -> int:
     kills.set_defaults(command=_kills)
 
     generate = commands.add_parser("generate", help="write rlhf_exercises/ and notebooks/ from solutions/")
+    generate.add_argument(
+        "--discard-edits", action="store_true", help="also over files that a person has edited"
+    )
     generate.set_defaults(command=_generate)
 
     check = commands.add_parser("check-generated", help="fail when they are not what generate would write")
@@ -62,7 +65,7 @@ def main() -> int:
 def _generate(arguments: argparse.Namespace) -> None:
     from .generate import generate, shown
 
-    changed = generate()
+    changed = generate(arguments.discard_edits)
     for path in changed:
         print(f"{'wrote' if path.exists() else 'removed'} {shown(path)}")
     print(f"{len(changed)} files changed" if changed else "everything is in step")
@@ -122,9 +125,9 @@ def _kills(arguments: argparse.Namespace) -> None:
     from rlhf_lab.course import exercises
 
     from .kills import kill_table
-    from .known import show
+    from .known import show_bank
 
-    table, kills = kill_table(arguments.exercises, lambda name: show(exercises()[name]))
+    table, kills = kill_table(show_bank(arguments.exercises or exercises()))
     if arguments.each:
         for kill in kills:
             kind = "right" if kill.entry.correct else "wrong"

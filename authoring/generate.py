@@ -1,45 +1,87 @@
-"""Write what is made from `solutions/`, or say what of it is out of step."""
+"""Write what is made from `solutions/`, or say what of it is out of step.
 
+`generated.json` remembers the hash of every file that was written. A file that has another one was edited by a person,
+a student perhaps, and is never overwritten unasked.
+"""
+
+import hashlib
+import json
+import re
 from pathlib import Path
 
+from rlhf_lab.course import exercises
+from rlhf_lab.errors import LabError
+
 from .notebooks import notebook_names, student_notebook, to_text
-from .paths import NOTEBOOKS, PRISTINE, ROOT, STUBS
+from .paths import MANIFEST, NOTEBOOKS, PRISTINE, README, ROOT, STUBS
 from .stubs import stub_files
 
+TABLE = re.compile(
+    r"(?<=<!-- exercises: written by make generate -->\n).*?(?=<!-- end of exercises -->)", re.DOTALL
+)
 
-def generated() -> dict[Path, str]:
-    """Every generated file and its text."""
-    files = {}
+
+def generated() -> dict[Path, bytes]:
+    """Every generated file and its content."""
+    texts = {}
     for name, text in stub_files().items():
-        files[STUBS / name] = text
+        texts[STUBS / name] = text
         if name != "__init__.py":
-            files[PRISTINE / f"{Path(name).stem}.txt"] = text
+            texts[PRISTINE / f"{Path(name).stem}.txt"] = text
     for name in notebook_names():
-        files[NOTEBOOKS / f"{name}.ipynb"] = to_text(student_notebook(name))
+        texts[NOTEBOOKS / f"{name}.ipynb"] = to_text(student_notebook(name))
+    files = {path: text.encode("utf-8") for path, text in texts.items()}
+    hashes = {shown(path): _hash(content) for path, content in files.items()}
+    files[MANIFEST] = (json.dumps(hashes, indent=1) + "\n").encode("utf-8")
+    # written by hand but for its table, so that it is in no manifest
+    files[README] = TABLE.sub(lambda _: exercise_table(), README.read_text(encoding="utf-8")).encode("utf-8")
     return files
 
 
-def generate() -> list[Path]:
-    """Write the files that differ; return them."""
-    changed = out_of_step()
+def exercise_table() -> str:
+    """All exercises as a Markdown table, for the README."""
+    lines = [
+        "| | exercise | file | notebook | difficulty | importance | minutes | points |",
+        "|" + "---|" * 8,
+    ]
+    for e in exercises().values():
+        link = f"[`{e.notebook}`](notebooks/{e.notebook}.ipynb)"
+        lines.append(
+            f"| {e.number} | `{e.name}` | `{e.file}` | {link} | {e.difficulty} | {e.importance} | {e.minutes} | {e.points} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def generate(discard_edits: bool = False) -> list[Path]:
+    """Write the files that differ; return them.
+
+    Raises:
+        LabError: when one of them was edited by hand, unless the edits are to be discarded.
+    """
     wanted = generated()
+    changed = _differing(wanted)
+    if edited := [shown(path) for path in changed if _edited(path)]:
+        if not discard_edits:
+            raise LabError(
+                f"edited by hand, and generate would overwrite it: {', '.join(edited)}. Edit solutions/ instead; "
+                f"--discard-edits overwrites"
+            )
     for path in changed:
         if path not in wanted:
             path.unlink()
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(wanted[path], encoding="utf-8", newline="\n")
+        path.write_bytes(wanted[path])
     return changed
 
 
 def out_of_step() -> list[Path]:
     """Files that are missing, differ from what would be generated, or are not generated any more."""
-    wanted = generated()
-    differing = [
-        path
-        for path, text in wanted.items()
-        if not path.exists() or path.read_bytes() != text.encode("utf-8")
-    ]
+    return _differing(generated())
+
+
+def _differing(wanted: dict[Path, bytes]) -> list[Path]:
+    differing = [path for path, content in wanted.items() if not path.exists() or path.read_bytes() != content]
     folders = {STUBS: "*.py", PRISTINE: "*.txt", NOTEBOOKS: "*.ipynb"}
     present = [path for folder, pattern in folders.items() for path in sorted(folder.glob(pattern))]
     return differing + [path for path in present if path not in wanted]
@@ -47,3 +89,15 @@ def out_of_step() -> list[Path]:
 
 def shown(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+def _edited(path: Path) -> bool:
+    """Whether a file in the way is not what was generated there."""
+    if path in (MANIFEST, README) or not path.exists():
+        return False
+    hashes = json.loads(MANIFEST.read_text(encoding="utf-8")) if MANIFEST.exists() else {}
+    return hashes.get(shown(path)) != _hash(path.read_bytes())
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,6 +1,5 @@
 """Which wrong implementation of the bank the visible checks catch, and whether they name the mistake."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,17 +40,12 @@ def judge_entries(exercise: Exercise, shown: Shown) -> list[Kill]:
     return kills
 
 
-def kill_table(names: list[str], shown: Callable[[str], Shown]) -> tuple[str, list[Kill]]:
-    """The table as Markdown, and everything that it counts.
-
-    Args:
-        names: of the exercises; all where there is none.
-        shown: gives what the bank showed in an exercise.
-    """
+def kill_table(shown: dict[str, Shown]) -> tuple[str, list[Kill]]:
+    """The table as Markdown, and everything that it counts, from what the bank showed in each exercise."""
     rows, kills = [], []
-    for name in names or exercises():
+    for name, of_exercise in shown.items():
         exercise = exercises()[name]
-        tried = judge_entries(exercise, shown(name))
+        tried = judge_entries(exercise, of_exercise)
         kills += tried
         rows.append((f"{exercise.number} `{name}`", *_counts(tried)))
     rows.append(("all", *_counts(kills)))

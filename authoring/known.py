@@ -1,11 +1,15 @@
 """Write what the checks know: run the solution and the bank through every case (see `rlhf_lab/checks/known.py`)."""
 
 import json
+import multiprocessing
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+
+import torch
 
 from rlhf_lab.checks.compare import first_difference
 from rlhf_lab.checks.known import FOLDER
@@ -32,8 +36,8 @@ def package_with(entry: Entry | None, exercise: Exercise) -> Iterator[Path]:
 
 def write_known(names: list[str]) -> None:
     """Write `known/EXERCISE.json` for these exercises, or for all."""
-    for name in names or exercises():
-        content = gather_known(exercises()[name], show(exercises()[name]))
+    for name, shown in show_bank(names or exercises()).items():
+        content = gather_known(exercises()[name], shown)
         text = json.dumps(content, indent=None, ensure_ascii=False, separators=(",", ":"))
         text = text.replace(
             '{"name"', '\n{"name"'
@@ -72,10 +76,25 @@ def gather_known(exercise: Exercise, shown: Shown) -> dict:
     return {"accepted": accepted, "mistakes": mistakes}
 
 
-def show(exercise: Exercise) -> Shown:
-    """Run the cases of an exercise on the solution (under the key None) and on its part of the bank."""
-    shown = {}
-    for entry in (None, *entries(exercise.name)):
-        with package_with(entry, exercise) as folder, fresh_code(folder) as code:
-            shown[entry] = observe_all(exercise, code, folder)
+def show_bank(names: Iterable[str]) -> dict[str, Shown]:
+    """What the solution and the bank show in each of these exercises, from as many processes as there are cores."""
+    jobs = [(name, at) for name in names for at in range(-1, len(entries(name)))]
+    with ProcessPoolExecutor(initializer=_one_thread, mp_context=multiprocessing.get_context("spawn")) as pool:
+        outcomes = pool.map(_show, jobs, chunksize=8)
+        shown: dict[str, Shown] = {}
+        for (name, at), outcome in zip(jobs, outcomes, strict=True):
+            shown.setdefault(name, {})[None if at < 0 else entries(name)[at]] = outcome
     return shown
+
+
+def _show(job: tuple[str, int]) -> list[Outcome]:
+    """The outcomes of one implementation: number `at` of an exercise's part of the bank; -1 is the solution."""
+    name, at = job
+    exercise = exercises()[name]
+    with package_with(None if at < 0 else entries(name)[at], exercise) as folder, fresh_code(folder) as code:
+        return observe_all(exercise, code, folder)
+
+
+def _one_thread() -> None:
+    """The models of the checks are too small for a second thread to help."""
+    torch.set_num_threads(1)

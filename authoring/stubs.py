@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 
 from rlhf_lab.course import exercises
 from rlhf_lab.settings import STAGES
@@ -20,19 +21,20 @@ def stub_files() -> dict[str, str]:
     return files
 
 
+@cache
 def stub_module(solution: str) -> str:
     """The text of a module with every solution taken out.
 
     Raises:
         ValueError: when a marker has no partner, or stands outside an exercise.
     """
-    kept, inside = [], False
+    kept, inside, tree = [], False, ast.parse(solution)
     for number, line in enumerate(solution.splitlines(), 1):
         if line.strip() == BEGIN:
             if inside:
                 raise ValueError(f"line {number}: the solution before has no end")
             inside = True
-            kept += _stub(_qualified_name(solution, number), indent=line[: len(line) - len(line.lstrip())])
+            kept += _stub(_qualified_name(tree, number), indent=line[: len(line) - len(line.lstrip())])
         elif line.strip() == END:
             if not inside:
                 raise ValueError(f"line {number}: a solution ends that did not begin")
@@ -53,10 +55,10 @@ def _stub(name: str, indent: str) -> list[str]:
     ]
 
 
-def _qualified_name(text: str, line: int) -> str:
+def _qualified_name(tree: ast.Module, line: int) -> str:
     """`function` or `Class.method` around a line; for `Class.__init__` the class alone says enough."""
     names = []
-    scope = ast.parse(text).body
+    scope = tree.body
     while node := next(
         (
             n

@@ -1,12 +1,11 @@
 """The bank against the checks: what is wrong is caught, mostly by name, and what is right is accepted."""
 
 from collections import Counter
-from functools import cache
 
 import pytest
 
 from authoring.kills import judge_entries, kill_table
-from authoring.known import gather_known, package_with, show
+from authoring.known import gather_known, package_with, show_bank
 from rlhf_lab.checks.compare import first_difference
 from rlhf_lab.checks.known import load_known
 from rlhf_lab.checks.run import cases_of, check_code
@@ -17,9 +16,10 @@ from tests.bank import BANK, Entry, body, entries, wrong
 BY_NAME = 0.7  # share of the wrong implementations that the visible checks have to name
 
 
-@cache
-def shown(name):
-    return show(exercises()[name])
+@pytest.fixture(scope="module")
+def shown():
+    """What the whole bank shows: the one slow thing here, done once."""
+    return show_bank(exercises())
 
 
 def test_the_bank_is_large():
@@ -37,9 +37,9 @@ def test_no_two_entries_are_the_same_text():
 
 
 @pytest.mark.parametrize("name", list(exercises()))
-def test_what_is_known_is_what_the_bank_shows(name):
+def test_what_is_known_is_what_the_bank_shows(name, shown):
     """`known/` is in step with solutions, cases and bank: `python -m authoring known`."""
-    fresh, kept = gather_known(exercises()[name], shown(name)), load_known(name)
+    fresh, kept = gather_known(exercises()[name], shown[name]), load_known(name)
     assert [mistake["name"] for mistake in fresh["mistakes"]] == [mistake.name for mistake in kept.mistakes]
     for case in cases_of(exercises()[name]):
         assert len(kept.accepted[case.title]) == len(fresh["accepted"][case.title]), case.title
@@ -50,16 +50,16 @@ def test_what_is_known_is_what_the_bank_shows(name):
 
 
 @pytest.mark.parametrize("name", list(exercises()))
-def test_correct_variants_are_accepted(name):
+def test_correct_variants_are_accepted(name, shown):
     refused = [
-        kill.entry.says for kill in judge_entries(exercises()[name], shown(name))
+        kill.entry.says for kill in judge_entries(exercises()[name], shown[name])
         if kill.entry.correct and kill.state != "passed"
     ]  # fmt: skip
     assert refused == []
 
 
-def test_most_wrong_implementations_are_caught_by_name():
-    table, kills = kill_table([], shown)
+def test_most_wrong_implementations_are_caught_by_name(shown):
+    table, kills = kill_table(shown)
     print(f"\n{table}")
     wrong_ones = [kill for kill in kills if not kill.entry.correct]
     named = [kill for kill in wrong_ones if kill.state == "failed" and kill.named]

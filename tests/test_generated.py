@@ -3,19 +3,19 @@
 import ast
 import json
 import re
+import shutil
 
 import nbformat
 import pytest
 from nbgrader.nbgraderformat import MetadataValidator
 
 from authoring import generate, notebooks, stubs
-from authoring.paths import NOTEBOOKS, PRISTINE, ROOT, SOLUTIONS, STUBS
+from authoring.paths import NOTEBOOKS, PRISTINE, README, SOLUTIONS, STUBS
 from rlhf_lab.course import HINT_STEPS, exercises
 from rlhf_lab.errors import LabError
 from rlhf_lab.settings import STAGES
 from rlhf_lab.student_code import fresh_code, stub_of
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 ALL_NOTEBOOKS = ("00_welcome", "01_sft", "02_reward_model", "03_ppo", "04_end_to_end")
 
 
@@ -23,20 +23,58 @@ def test_everything_generated_is_in_step():
     assert [generate.shown(path) for path in generate.out_of_step()] == []
 
 
-def test_generate_mends_what_differs_and_removes_what_is_no_more(tmp_path, monkeypatch):
-    for name in ("STUBS", "PRISTINE", "NOTEBOOKS"):
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A folder to generate into."""
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    for name in ("STUBS", "PRISTINE", "NOTEBOOKS", "MANIFEST", "README"):
         monkeypatch.setattr(generate, name, tmp_path / name)
-    changed = generate.generate()
-    assert len(changed) == 4 + 3 + len(ALL_NOTEBOOKS)
+    shutil.copy(README, tmp_path / "README")
+    generate.generate()
+    return tmp_path
+
+
+def test_generate_mends_what_is_missing_and_removes_what_is_no_more(elsewhere):
+    assert generate.out_of_step() == []
+    (elsewhere / "STUBS" / "ppo.py").unlink()
+    (elsewhere / "STUBS" / "compute_gae.old-1.txt").write_text("a student's")
+    assert [path.name for path in generate.generate()] == ["ppo.py"]
+    assert (elsewhere / "STUBS" / "compute_gae.old-1.txt").exists()
+
+    # a notebook that was generated once and has no source any more
+    old = elsewhere / "NOTEBOOKS" / "old.ipynb"
+    old.write_text("{}")
+    manifest = json.loads((elsewhere / "MANIFEST").read_text())
+    (elsewhere / "MANIFEST").write_text(json.dumps(manifest | {"NOTEBOOKS/old.ipynb": generate._hash(b"{}")}))
+    generate.generate()
+    assert not old.exists()
     assert generate.out_of_step() == []
 
-    (tmp_path / "STUBS" / "ppo.py").write_text("# gone\n")
-    (tmp_path / "NOTEBOOKS" / "old.ipynb").write_text("{}")
-    (tmp_path / "STUBS" / "compute_gae.old-1.txt").write_text("a student's")
-    assert {path.name for path in generate.out_of_step()} == {"ppo.py", "old.ipynb"}
-    generate.generate()
+
+@pytest.mark.parametrize("file", ["STUBS/ppo.py", "NOTEBOOKS/03_ppo.ipynb", "NOTEBOOKS/mine.ipynb"])
+def test_generate_never_overwrites_edits_unasked(elsewhere, file):
+    path = elsewhere / file
+    path.write_text("# a student's work\n")
+    with pytest.raises(LabError, match=f"edited by hand.*{file}"):
+        generate.generate()
+    assert path.read_text() == "# a student's work\n"
+    generate.generate(discard_edits=True)
     assert generate.out_of_step() == []
-    assert (tmp_path / "STUBS" / "compute_gae.old-1.txt").exists()
+
+
+def test_a_change_of_the_solutions_is_no_edit(elsewhere, monkeypatch):
+    files = stubs.stub_files()
+    monkeypatch.setattr(generate, "stub_files", lambda: files | {"sft.py": files["sft.py"] + "# new\n"})
+    assert {path.name for path in generate.generate()} == {"sft.py", "sft.txt", "MANIFEST"}
+
+
+def test_the_table_in_the_readme_is_generated(elsewhere):
+    text = (elsewhere / "README").read_text(encoding="utf-8")
+    (elsewhere / "README").write_text(
+        text.replace("| 3.3 | `compute_gae` ", "| 3.4 | `compute_gae` "), encoding="utf-8"
+    )
+    assert [path.name for path in generate.generate()] == ["README"]
+    assert (elsewhere / "README").read_text(encoding="utf-8") == text
 
 
 # --- stubs ----------------------------------------------------------------------------------------
@@ -95,14 +133,6 @@ def test_numbers_are_the_same_in_the_docstrings():
                 assert f"(exercise {exercises()[node.name].number})" in ast.get_docstring(node), node.name
 
 
-def test_numbers_are_the_same_in_the_readme():
-    for exercise in exercises().values():
-        row = next(
-            line for line in README.splitlines() if f"`{exercise.name}`" in line and line.startswith("|")
-        )
-        assert exercise.number.split(".")[0] in row.split("|")[1]
-
-
 def test_a_stub_called_is_recognised():
     with fresh_code(STUBS) as code, pytest.raises(NotImplementedError) as raised:
         code.ppo.compute_gae(None, None, None)
@@ -110,12 +140,13 @@ def test_a_stub_called_is_recognised():
 
 
 def test_markers_without_a_partner_are_refused():
-    with pytest.raises(ValueError, match="line 3: the solution before has no end"):
-        stubs.stub_module("def train_sft():\n    ### BEGIN SOLUTION\n    ### BEGIN SOLUTION\n")
-    with pytest.raises(ValueError, match="line 2: a solution ends"):
-        stubs.stub_module("def train_sft():\n    ### END SOLUTION\n")
+    function = "def train_sft():\n    pass\n"
+    with pytest.raises(ValueError, match="line 4: the solution before has no end"):
+        stubs.stub_module(f"{function}    ### BEGIN SOLUTION\n    ### BEGIN SOLUTION\n    pass\n")
+    with pytest.raises(ValueError, match="line 3: a solution ends"):
+        stubs.stub_module(f"{function}    ### END SOLUTION\n    pass\n")
     with pytest.raises(ValueError, match="the last solution has no end"):
-        stubs.stub_module("def train_sft():\n    ### BEGIN SOLUTION\n    pass\n")
+        stubs.stub_module(f"{function}    ### BEGIN SOLUTION\n    pass\n")
     with pytest.raises(ValueError, match="line 1: a solution outside"):
         stubs.stub_module("### BEGIN SOLUTION\n### END SOLUTION\n")
 
