@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in rlhf_lab.cli: befor
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m authoring", description=__import__("authoring").__doc__)
+    parser = argparse.ArgumentParser(prog="python -m authoring", description="What the authors of the course run.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     known = commands.add_parser("known", help="write what the checks know of each case and mistake")
@@ -116,18 +116,20 @@ def _execute(arguments: argparse.Namespace) -> None:
 
 
 def _known(arguments: argparse.Namespace) -> None:
+    from rlhf_lab.course import find
+
     from .known import write_known
 
-    write_known(arguments.exercises)
+    write_known([find(name).name for name in arguments.exercises])
 
 
 def _kills(arguments: argparse.Namespace) -> None:
-    from rlhf_lab.course import exercises
+    from rlhf_lab.course import exercises, find
 
     from .kills import kill_table
     from .known import show_bank
 
-    table, kills = kill_table(show_bank(arguments.exercises or exercises()))
+    table, kills = kill_table(show_bank([find(name).name for name in arguments.exercises] or exercises()))
     if arguments.each:
         for kill in kills:
             kind = "right" if kill.entry.correct else "wrong"

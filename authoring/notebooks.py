@@ -1,11 +1,12 @@
 """Notebooks out of their sources, `solutions/notebooks/*.py` (jupytext py:percent).
 
-A source is a notebook with its solutions. Four kinds of cell are marked, and the generator writes what belongs to them:
+A source is a notebook with its solutions. Five kinds of cell are marked, and the generator writes what belongs to them:
 
     # %% [markdown] exercise="compute_gae"      heading, box and link in front of the text
     # %% check="compute_gae"                    (empty) the check, nbgrader's grade cell, and the folded hints after it
     # %% todo="one_step_by_hand"                code with a solution between its markers, for the student to write
     # %% [markdown] answer="why_eos" points=2   a model answer; the student gets an empty cell, graded by hand
+    # %% grade="clinic" points=5                given code that is locked and graded by running it
 
 Three notebooks come out of one source: `student` (no solution, no hidden test, no output), `solution` (it runs, with
 `solutions` for `rlhf_exercises`) and `instructor` (everything, as nbgrader's source folder wants it).
@@ -15,8 +16,8 @@ import copy
 
 import jupytext
 import nbformat
-from nbgrader.preprocessors import ClearHiddenTests, ClearSolutions
 from nbformat import NotebookNode
+from nbgrader.preprocessors import ClearHiddenTests, ClearSolutions
 
 from rlhf_lab.course import HINT_STEPS, Exercise, exercises
 from rlhf_lab.errors import LabError
@@ -100,8 +101,9 @@ def _written_out(cell: NotebookNode) -> list[NotebookNode]:
                 cell.source, _nbgrader(mark["answer"], solution=True, grade=True, points=mark["points"])
             )
         ]
-    nbgrader = {"nbgrader": mark["nbgrader"]} if "nbgrader" in mark else {}
-    return [(_code if cell.cell_type == "code" else _markdown)(cell.source, nbgrader)]
+    if "grade" in mark:
+        return [_code(cell.source, _nbgrader(mark["grade"], grade=True, locked=True, points=mark["points"]))]
+    return [(_code if cell.cell_type == "code" else _markdown)(cell.source)]
 
 
 def _box(exercise: Exercise) -> str:

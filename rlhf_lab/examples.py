@@ -12,7 +12,8 @@ from .sampling import sample
 class TwoResponses:
     """Two responses of six positions; the second ends after four. Each tensor is `[2, 6]`, `rm_score` is `[2]`.
 
-    The padding is not zero on purpose: what a model puts out at a padded position is a number like any other.
+    What a model puts out at a padded position is a number like any other, so `old_logprobs`, `ref_logprobs`
+    and `values` are not zero there. `rewards` are: shaping has cleared them.
     """
 
     tokens: list[list[str]]
@@ -59,19 +60,8 @@ def written_responses(tokenizer) -> WrittenResponses:
     """Three prompts of different length; the third response reached its limit of six tokens before its EOS."""
     prompts = ["This phone", "关于这家餐厅：", "Review of the camera:"]
     texts = [" was excellent.", "服务一流。", " it is not dull at all"]
-    length = 6
-    prompt = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt")
     responses = [tokenizer(text).input_ids + [tokenizer.eos_token_id] for text in texts]
-    lengths = torch.tensor([min(len(ids), length) for ids in responses])
-    response_ids = torch.tensor([(ids + [tokenizer.pad_token_id] * length)[:length] for ids in responses])
-    response_mask = (torch.arange(length) < lengths[:, None]).long()
-    return WrittenResponses(
-        full_ids=torch.cat([prompt.input_ids, response_ids], dim=1),
-        full_mask=torch.cat([prompt.attention_mask, response_mask], dim=1),
-        response_ids=response_ids,
-        response_mask=response_mask,
-        texts=texts,
-    )
+    return WrittenResponses(*_laid_out(tokenizer, prompts, responses, width=6), texts)
 
 
 @dataclass(frozen=True)
@@ -92,15 +82,22 @@ def sampled_responses(lm, tokenizer, prompts: list[str], max_new_tokens: int, se
     responses = [
         ids + [tokenizer.eos_token_id] * ended for ids, ended in zip(sampled.token_ids, sampled.ended)
     ]
-    lengths = torch.tensor([len(ids) for ids in responses])
-    width = int(lengths.max())
-    response_ids = torch.tensor([ids + [tokenizer.pad_token_id] * (width - len(ids)) for ids in responses])
-    response_mask = (torch.arange(width) < lengths[:, None]).long()
-
-    prompt = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt")
-    full_ids = torch.cat([prompt.input_ids, response_ids], dim=1)
-    full_mask = torch.cat([prompt.attention_mask, response_mask], dim=1)
+    width = max(len(ids) for ids in responses)
+    full_ids, full_mask, response_ids, response_mask = _laid_out(tokenizer, prompts, responses, width)
     position_ids = (full_mask.cumsum(dim=1) - 1).clamp(min=0)
     logits = lm(input_ids=full_ids, attention_mask=full_mask, position_ids=position_ids).logits
     logprobs = logits[:, -width - 1 : -1].log_softmax(dim=-1).gather(-1, response_ids[..., None]).squeeze(-1)
     return SampledResponses(full_ids, full_mask, response_mask, logprobs, torch.zeros_like(logprobs))
+
+
+def _laid_out(
+    tokenizer, prompts: list[str], responses: list[list[int]], width: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Full ids, full mask, response ids and response mask: prompts padded on the left, responses to `width`."""
+    prompt = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt")
+    lengths = torch.tensor([len(ids) for ids in responses])
+    response_ids = torch.tensor([(ids + [tokenizer.pad_token_id] * width)[:width] for ids in responses])
+    response_mask = (torch.arange(width) < lengths[:, None]).long()
+    full_ids = torch.cat([prompt.input_ids, response_ids], dim=1)
+    full_mask = torch.cat([prompt.attention_mask, response_mask], dim=1)
+    return full_ids, full_mask, response_ids, response_mask

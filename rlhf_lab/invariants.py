@@ -155,6 +155,7 @@ class watch_invariants:
             tuple[Tensor, Tensor]
         ] = []  # the mask that shape_token_rewards was handed, and its result
         self.results: dict[str, str] = {}
+        self._when = ""  # set where it is not a step
 
     def __enter__(self) -> Self:
         self._before = self._fingerprints()
@@ -168,6 +169,7 @@ class watch_invariants:
 
     def __exit__(self, kind, error, trace) -> None:
         self._recorders.__exit__(kind, error, trace)
+        self._when = "after the run"
         self._look("frozen", self._frozen)
         for name, invariant in INVARIANTS.items():
             held = "held" if name in self._held else f"not seen: {invariant.unseen}"
@@ -207,9 +209,9 @@ class watch_invariants:
                 if check(*arguments):
                     self._held.add(name)
         except _Broken as broken:
-            self._problems[name] = f"broken at step {self._step}"
+            self._problems[name] = f"broken {self._when or f'at step {self._step}'}"
             self._say(
-                f"invariant broken at step {self._step}: {invariant.holds}; {broken}. "
+                f"invariant {self._problems[name]}: {invariant.holds}; {broken}. "
                 f"Look at {invariant.look_at} (exercise {find(invariant.look_at).number}): {invariant.ask}"
             )
         except Exception as error:  # what the student's code hands over may be anything

@@ -49,13 +49,14 @@ def machine_rows() -> list[dict[str, str]]:
     import torch
     import transformers
 
+    memory = psutil.virtual_memory()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none (not needed)"
     rows = {
         "Python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "processor": f"{_processor()}, {os.cpu_count()} cores",
-        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "memory": f"{memory.total / 2**30:.0f} GiB, {memory.available / 2**30:.1f} GiB of it free",
         "GPU": gpu,
         "backbones": ", ".join(backbones_here()),
     }

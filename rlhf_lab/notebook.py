@@ -94,8 +94,10 @@ def check(*names: str) -> None:
         chosen = [exercise for name in names or (_here().notebook,) for exercise in select(name)]
         for exercise in chosen:
             report = checks.check(exercise.name, _here().folder)
+            checks.display_report(report)
+            if report.state == "stopped":
+                return
             _here().progress.record(report)
-            _display(checks.to_html(report), checks.to_text(report))
 
 
 def hint(name: str, step: int | None = None) -> None:
@@ -117,7 +119,8 @@ def solution(name: str) -> None:
         if first_answer := ask_twice(find(name), _here().progress):
             print(first_answer)
         else:
-            _display(*side_by_side(find(name), _here().folder))
+            page, text = side_by_side(find(name), _here().folder)
+            display({"text/html": page, "text/plain": text}, raw=True)
 
 
 def compare(name: str) -> None:
@@ -154,7 +157,8 @@ class todo:
     last: BaseException | None = None
 
     def __init__(self, *names: str):
-        self.names = [find(name).name for name in names]
+        for name in names:  # they say to a reader what the cell calls; a misspelt one would say nothing
+            find(name)
 
     def __enter__(self) -> "todo":
         return self
@@ -170,9 +174,10 @@ class todo:
 def _in_one_line(error: Exception) -> str:
     if isinstance(error, LabError):
         return str(error)
-    if isinstance(error, NotImplementedError):
-        stub = stub_of(error)
-        return f"not done yet: {error}" if stub else "not done yet: this cell is for you to write"
+    if stub_of(error):
+        return f"not done yet: {error}"
+    if isinstance(error, NotImplementedError) and error.__traceback__.tb_next is None:  # raised in the cell itself
+        return "not done yet: this cell is for you to write"
     blame = find_blame(error, _here().folder) or _blame_in_cell(error)
     place = f"\n  {blame}" if blame else ""
     return f"{describe(error)}{place}\n  lab.traceback() shows all of it."
@@ -182,7 +187,7 @@ def _blame_in_cell(error: Exception) -> Blame | None:
     """The line of the notebook's cell that an exception came through."""
     for frame in python_traceback.extract_tb(error.__traceback__):
         if "ipykernel" in frame.filename or frame.filename.startswith("<ipython"):
-            return Blame("this/cell", frame.lineno, frame.name, frame.line or "")
+            return Blame("this cell", frame.lineno, frame.name, frame.line or "")
     return None
 
 
@@ -230,8 +235,3 @@ def live(draw: Callable, every: float = 2.0) -> Callable:
             drawn = time.monotonic()
 
     return update
-
-
-def _display(page: str, text: str) -> None:
-    """Show a page in a notebook; a reader without HTML gets the text."""
-    display({"text/html": page, "text/plain": text}, raw=True)

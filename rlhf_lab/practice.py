@@ -3,18 +3,16 @@
 It is no exercise: it lies in `runs/practice`, gives no points, and can be begun again at any time.
 """
 
-import dataclasses
 import linecache
 import tempfile
 from pathlib import Path
 
 import torch
-from IPython.display import display
 
-from .checks import to_html, to_text
+from .checks import display_report
 from .checks.case import case, tensor
 from .checks.known import Known, KnownMistake
-from .checks.run import Report, judge, observe_all
+from .checks.run import broken_report, judge, observe_all
 from .course import Exercise
 from .runs import write_bytes
 from .student_code import STUB_PACKAGE, BrokenFile, import_file, package_folder
@@ -41,7 +39,7 @@ EXERCISE = Exercise(
     minutes=2,
     points=0,
     needs=(),
-    hints=("", "", ""),
+    hints=(),
 )
 TWO_BY_TWO, RIGHT, LEFT = "two rows of two", "two rows of four", "padding on the left"
 KNOWN = Known(
@@ -103,11 +101,7 @@ def _show(file: Path) -> None:
     linecache.checkcache()
     try:
         code = import_file("rlhf_practice", file)
-    except BrokenFile as broken:
-        closing = f"The file cannot be read as Python yet. {broken.place}: {broken.problem}"
-        report = Report(EXERCISE, "broken", file, closing=closing)
-    else:
         report = judge(EXERCISE, file, observe_all(EXERCISE, code, file.parent), KNOWN)
-        if not report.passed:
-            report = dataclasses.replace(report, closing=report.closing.partition(" hint")[0])  # it has none
-    display({"text/html": to_html(report), "text/plain": to_text(report)}, raw=True)
+    except BrokenFile as broken:
+        report = broken_report(EXERCISE, file, broken)
+    display_report(report)

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .checks import Report, check
+from .checks.known import known_text
 from .course import HINT_STEPS, Exercise, exercises, find
 from .errors import LabError
 from .runs import read_json, write_json
+from .settings import STAGES
 
 IN_WORDS = {
     "passed": "done",
@@ -44,15 +46,22 @@ class Progress:
 
     def record(self, report: Report) -> None:
         """Keep what a check found, for the files as they are now."""
-        self._entries[report.exercise.name] = {"state": report.state, "files": self._fingerprint()}
+        entry = {"state": report.state, "files": self._fingerprint(report.exercise)}
+        self._entries[report.exercise.name] = entry
         write_json(self.path, self._entries)
 
     def standings(self) -> list[Standing]:
-        """Every exercise; those whose files have changed since their last check are checked again."""
-        files = self._fingerprint()
-        for name in exercises():
-            if self._entries.get(name, {}).get("files") != files:
-                self.record(check(name, self.folder))
+        """Every exercise; those whose files have changed since their last check are checked again.
+
+        Raises:
+            KeyboardInterrupt: when a check is stopped.
+        """
+        for exercise in exercises().values():
+            if self._entries.get(exercise.name, {}).get("files") != self._fingerprint(exercise):
+                report = check(exercise.name, self.folder)
+                if report.state == "stopped":
+                    raise KeyboardInterrupt
+                self.record(report)
         return [Standing(exercise, self._entries[name]["state"]) for name, exercise in exercises().items()]
 
     def asked(self, what: str) -> int:
@@ -62,10 +71,13 @@ class Progress:
         write_json(self.path, self._entries)
         return entry["asked"]
 
-    def _fingerprint(self) -> str:
-        digest = hashlib.sha256()
+    def _fingerprint(self, exercise: Exercise) -> str:
+        """Hash of the modules up to the exercise's own, of the student's other files, and of the check itself."""
+        later = {f"{stage}.py" for stage in STAGES[STAGES.index(exercise.module) + 1 :]}
+        digest = hashlib.sha256(known_text(exercise.name).encode())
         for path in sorted(self.folder.glob("*.py")):
-            digest.update(path.name.encode() + path.read_bytes())
+            if path.name not in later:
+                digest.update(path.name.encode() + path.read_bytes())
         return digest.hexdigest()
 
     def _read(self) -> dict:
@@ -97,9 +109,11 @@ def next_hint(name: str, step: int | None, progress: Progress) -> tuple[str, str
     """Title and text (Markdown) of an exercise's next hint, or of hint `step`; after the last one that one again.
 
     Raises:
-        LabError: when there is no such exercise.
+        LabError: when there is no such exercise or no such hint.
     """
     exercise = find(name)
+    if step is not None and step not in range(1, len(HINT_STEPS) + 1):
+        raise LabError(f"there are {len(HINT_STEPS)} hints, and no hint {step}")
     step = step or min(progress.asked(f"hint {exercise.name}"), len(HINT_STEPS))
     title = f"{exercise.number} {exercise.name}, hint {step} of {len(HINT_STEPS)}: {HINT_STEPS[step - 1]}"
     return title, exercise.hints[step - 1]

@@ -1,4 +1,4 @@
-"""A student's function and the solution, side by side; the only place where the workbench opens `solutions/`."""
+"""A student's function and the solution, side by side, for the self-learner who asks for it."""
 
 import difflib
 import html

@@ -12,7 +12,7 @@ def add_commands(commands) -> None:
     check.add_argument("exercises", nargs="*", metavar="EXERCISE", help=WHICH)
     hint = _add(commands, "hint", _hint, "the next hint of an exercise: a nudge, a plan, almost code")
     hint.add_argument("exercise", metavar="EXERCISE")
-    hint.add_argument("step", nargs="?", type=int, choices=(1, 2, 3), help="show this one")
+    hint.add_argument("step", nargs="?", type=int, help="show this one")
     _add(commands, "status", _status, "all exercises with points and state")
     for name, command, help_text in [
         ("solution", _solution, "the solution beside your code, when asked twice (self-learners)"),
@@ -49,9 +49,12 @@ def _check(arguments: argparse.Namespace) -> int:
     chosen = [e for name in arguments.exercises for e in select(name)] or exercises().values()
     reports = []
     for exercise in chosen:
-        reports.append(check(exercise.name, folder))
-        progress.record(reports[-1])
-        print(to_text(reports[-1]), end="\n\n", flush=True)
+        report = check(exercise.name, folder)
+        print(to_text(report), end="\n\n", flush=True)
+        if report.state == "stopped":
+            raise KeyboardInterrupt
+        progress.record(report)
+        reports.append(report)
     print(f"{sum(report.passed for report in reports)} of {len(reports)} exercises pass")
     return 0 if all(report.passed for report in reports) else 2
 

@@ -30,7 +30,9 @@ class PolicyWithValueHead(nn.Module):
     """Actor and critic on one backbone (exercise 3.1).
 
     Attributes:
-        lm: the causal language model of `base_model_name` (a Hugging Face id or a local folder).
+        lm: the causal language model of `base_model_name` (a Hugging Face id or a local folder). Its
+            `generation_config` is an empty `GenerationConfig()`: what a checkpoint recommends for sampling (top-k,
+            a repetition penalty) is not the policy.
         value_head: Linear, GELU, Linear; its last layer starts at zero, so that a fresh critic expects nothing.
     """
 

@@ -1,7 +1,8 @@
 """Stage 1, supervised fine-tuning (SFT): teach a language model to answer, from demonstrations.
 
-The loss is the language-modelling loss of the response alone: the prompt is read, not imitated
-(Ouyang et al. 2022, "Training language models to follow instructions with human feedback", section 3.5).
+It is the first stage of Ouyang et al. 2022, "Training language models to follow instructions with human
+feedback", section 3.5. The loss is the language-modelling loss of the response alone: the prompt is read, not
+imitated. That is the convention of this course, and of most code for instruction tuning.
 """
 
 from collections.abc import Iterable, Sequence

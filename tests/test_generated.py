@@ -14,6 +14,7 @@ from authoring.paths import NOTEBOOKS, PRISTINE, README, SOLUTIONS, STUBS
 from rlhf_lab.course import HINT_STEPS, exercises
 from rlhf_lab.errors import LabError
 from rlhf_lab.settings import STAGES
+from rlhf_lab.source_text import extent
 from rlhf_lab.student_code import fresh_code, stub_of
 
 ALL_NOTEBOOKS = ("00_welcome", "01_sft", "02_reward_model", "03_ppo", "04_end_to_end")
@@ -231,10 +232,17 @@ def test_two_cells_of_one_name_are_refused(tmp_path, monkeypatch):
         notebooks.instructor_notebook("x")
 
 
-def test_every_exercise_has_three_hints_that_do_not_repeat_the_solution():
+def test_every_exercise_has_three_hints_that_do_not_hold_the_solution():
     for exercise in exercises().values():
         assert len(exercise.hints) == len(HINT_STEPS)
         assert all(len(hint) > 20 for hint in exercise.hints), exercise.name
+        assert "..." in exercise.hints[-1], f"{exercise.name}: almost code leaves the decisive piece out"
+        text = (SOLUTIONS / exercise.file).read_text(encoding="utf-8")
+        start, end = extent(text, exercise.name)
+        bodies = re.findall(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", text[start:end], re.DOTALL)
+        solution = {line.strip() for body in bodies for line in body.splitlines() if len(line.strip()) > 25}
+        hinted = {line.strip() for line in exercise.hints[-1].splitlines()}
+        assert len(solution & hinted) <= len(solution) * 0.6, exercise.name
 
 
 def test_links_lead_to_files(student):

@@ -147,6 +147,27 @@ def test_compare_names_the_first_difference(course, capsys):
 # --- reset ----------------------------------------------------------------------------------------
 
 
+def test_a_hint_that_is_not_there_is_a_sentence(course, capsys):
+    for step in ("0", "4", "-1"):
+        assert main(["hint", "compute_gae", step]) == 1 or step == "-1"
+    assert "there are 3 hints, and no hint 4" in capsys.readouterr().err
+
+
+def test_an_interrupted_check_is_not_recorded_and_ends_the_command(course, capsys):
+    path = course / "rlhf_exercises" / "sft.py"
+    text = path.read_text()
+    start, end = extent(text, "masked_ce_loss")
+    path.write_text(text[:start] + "def masked_ce_loss(logits, labels):\n    raise KeyboardInterrupt\n" + text[end:])
+    assert main(["check", "masked_ce_loss", "compute_gae"]) == 130
+    assert "compute_gae" not in capsys.readouterr().out
+    assert "masked_ce_loss" not in Progress(course / "rlhf_exercises")._entries
+    assert main(["status"]) == 130
+    begin()
+    with capture_output() as shown:
+        lab.check("masked_ce_loss", "compute_gae")
+    assert len(shown.outputs) == 1
+
+
 def test_reset_restores_one_stub_and_keeps_what_stood_there(course, capsys):
     path = course / "rlhf_exercises" / "ppo.py"
     solve(course, "compute_gae")
@@ -289,6 +310,16 @@ def test_a_todo_cell_shows_the_students_line_and_the_traceback_on_request(course
     assert "Traceback" not in out
     lab.traceback()
     assert "Traceback (most recent call last)" in capsys.readouterr().out
+
+
+def test_a_not_implemented_error_of_somebody_else_is_not_called_a_stub(course, capsys):
+    def helper():
+        raise NotImplementedError("no such kernel")
+
+    begin()
+    with lab.todo("compute_gae"):
+        helper()
+    assert "NotImplementedError: no such kernel" in capsys.readouterr().out
 
 
 def test_an_interrupt_ends_a_todo_cell(course):

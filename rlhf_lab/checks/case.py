@@ -102,6 +102,11 @@ def entries(function: str, value: Any, *names: str) -> Mapping:
 _draw = 0  # see other_numbers
 
 
+def seed() -> int:
+    """The seed that torch's generator starts a case with."""
+    return _draw
+
+
 def numbers(seed: int, *shape: int, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normal random numbers that are the same on every machine and in every release of torch."""
     random = np.random.RandomState(seed + 10_000 * _draw)

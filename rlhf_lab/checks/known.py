@@ -53,7 +53,11 @@ class Known:
         return shown.keys() == observed.keys() and first_difference(observed, shown, case.tolerance) is None
 
 
+def known_text(exercise: str) -> str:
+    return (FOLDER / f"{exercise}.json").read_text(encoding="utf-8")
+
+
 @cache
 def load_known(exercise: str) -> Known:
-    content = json.loads((FOLDER / f"{exercise}.json").read_text(encoding="utf-8"))
+    content = json.loads(known_text(exercise))
     return Known(content["accepted"], [KnownMistake(**mistake) for mistake in content["mistakes"]])

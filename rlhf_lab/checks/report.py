@@ -14,9 +14,16 @@ def to_text(report: Report) -> str:
         lines.append(f"  {line.status:<5}  {line.title:<{WIDTH}}  {line.detail}".rstrip())
         lines += [f"         {note}" for note in line.notes]
     nudge = (
-        f" For a nudge: python -m rlhf_lab hint {report.exercise.name}" if report.state == "failed" else ""
+        f" For a nudge: python -m rlhf_lab hint {report.exercise.name}" if _has_nudge(report) else ""
     )
     return "\n".join([*lines, f"  {report.closing}{nudge}"])
+
+
+def display_report(report: Report) -> None:
+    """Show a report in a notebook; a reader without HTML gets the text."""
+    from IPython.display import display  # only notebooks need it
+
+    display({"text/html": to_html(report), "text/plain": to_text(report)}, raw=True)
 
 
 STYLE = """
@@ -41,7 +48,7 @@ def to_html(report: Report) -> str:
     """The report as a piece of a page, in the page's own text colour. What student code produced is escaped."""
     rows = "".join(_row(line) for line in report.lines)
     nudge = (
-        f' For a nudge: <code>lab.hint("{report.exercise.name}")</code>' if report.state == "failed" else ""
+        f' For a nudge: <code>lab.hint("{report.exercise.name}")</code>' if _has_nudge(report) else ""
     )
     heading, _, file = _heading(report).partition("   ")
     return (
@@ -49,6 +56,10 @@ def to_html(report: Report) -> str:
         f'<div class="head">{html.escape(heading)}<span class="file">{html.escape(file.strip())}</span></div>'
         f"<table><tbody>{rows}</tbody></table><div>{html.escape(report.closing)}{nudge}</div></div>"
     )
+
+
+def _has_nudge(report: Report) -> bool:
+    return report.state == "failed" and bool(report.exercise.hints)
 
 
 def _row(line: Line) -> str:

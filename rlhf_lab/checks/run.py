@@ -1,9 +1,8 @@
 """Run the check of an exercise on the code in a folder."""
 
-import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,7 +10,7 @@ import torch
 from ..course import Exercise, find
 from ..student_code import Blame, BrokenFile, describe, find_blame, fresh_code, stub_of
 from ..taught_code import TaughtCode
-from .case import Case, Observation, WrongReturn
+from .case import Case, Observation, WrongReturn, seed
 from .compare import Difference, first_difference, plain
 from .known import Known, load_known
 
@@ -52,8 +51,8 @@ class Report:
     """The answer to `check(EXERCISE)`.
 
     Attributes:
-        state: "passed", "failed", "not written", "waits" (for another exercise) or "broken" (the file does not
-            import).
+        state: "passed", "failed", "not written", "waits" (for another exercise), "broken" (the file does not
+            import) or "stopped" (by the person).
         lines: one a case.
         closing: one sentence: what to do next.
         mistake: the mistake that was recognised, in a sentence, or None.
@@ -65,7 +64,6 @@ class Report:
     lines: tuple[Line, ...] = ()
     closing: str = ""
     mistake: str | None = None
-    seconds: float = field(default=0.0, compare=False)
 
     @property
     def passed(self) -> bool:
@@ -79,14 +77,17 @@ def check(name: str, folder: Path) -> Report:
         LabError: when there is no exercise of this name.
     """
     exercise, file = find(name), folder / find(name).file
-    start = time.perf_counter()
     try:
         with fresh_code(folder) as code:
-            report = check_code(exercise, code, file)
+            return check_code(exercise, code, file)
     except BrokenFile as broken:
-        closing = f"The file cannot be read as Python yet. {broken.place}: {broken.problem}"
-        report = Report(exercise, "broken", file, closing=closing)
-    return Report(**{**vars(report), "seconds": time.perf_counter() - start})
+        return broken_report(exercise, file, broken)
+
+
+def broken_report(exercise: Exercise, file: Path, broken: BrokenFile) -> Report:
+    """The report of a file that cannot be imported."""
+    closing = f"The file cannot be read as Python yet. {broken.place}: {broken.problem}"
+    return Report(exercise, "broken", file, closing=closing)
 
 
 def check_code(exercise: Exercise, code: TaughtCode, file: Path) -> Report:
@@ -130,10 +131,13 @@ def judge(
     outcome = outcomes[failed]
     if outcome.stub is not None:
         return _not_written(exercise, file, cases, failed, outcome.stub)
+    if outcome.stopped:
+        lines = _lines(known, cases, outcomes, failed, None)
+        return Report(exercise, "stopped", file, lines, "Stopped before it was finished: this says nothing yet.")
     if unready := find_unready():
         closing = f"Waits for {unready.number} {unready.name}, which it calls and which is not right yet."
         return Report(exercise, "waits", file, _lines(known, cases, outcomes, failed, None), closing)
-    mistake = None if outcome.stopped else _name(known, cases, outcomes, failed)
+    mistake = _name(known, cases, outcomes, failed)
     closing = f"{failed} of {len(cases)}."
     return Report(exercise, "failed", file, _lines(known, cases, outcomes, failed, mistake), closing, mistake)
 
@@ -150,7 +154,7 @@ def observe(case: Case, code: TaughtCode, folder: Path) -> Outcome:
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # nbgrader gives no point to a cell that says anything on stderr
-            torch.manual_seed(0)
+            torch.manual_seed(seed())
             return Outcome(plain(case.observe(code)))
     except WrongReturn as wrong:
         return Outcome({RAISES: str(wrong)})

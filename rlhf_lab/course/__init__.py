@@ -28,7 +28,7 @@ class Exercise:
         minutes: that a student should expect to need.
         points: in grading.
         needs: other exercises that its code calls, and that therefore have to be right first.
-        hints: three of them, see `HINT_STEPS`.
+        hints: one for each of `HINT_STEPS`; the practice of notebook 00 has none.
     """
 
     number: str
@@ -40,7 +40,7 @@ class Exercise:
     minutes: int
     points: int
     needs: tuple[str, ...]
-    hints: tuple[str, str, str]
+    hints: tuple[str, ...]
 
     @property
     def file(self) -> str:

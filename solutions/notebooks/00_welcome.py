@@ -28,7 +28,7 @@ lab.begin("00_welcome", "rlhf_exercises")
 lab.table(lab.machine_rows())
 
 # %% [markdown]
-# **What you should see.** Python 3.11 or newer, two cores or more, about 1 GiB of free memory, and `tiny`
+# **What you should see.** Python 3.11 or newer, two cores or more, about 1 GiB of memory free, and `tiny`
 # among the backbones. That is all you need. `tiny` is the language model of the course: the architecture of
 # GPT-2 with one million parameters, trained on short reviews in English and Chinese. It comes with the
 # course. There is no download and no GPU to rent.

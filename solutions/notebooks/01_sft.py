@@ -84,9 +84,9 @@ print("pad token and EOS token are the same id:", tokenizer.pad_token_id, "=", t
 # | `labels` | -100 | its ids | `eos_id` | -100 |
 # | `attention_mask` | 1 | 1 | 1 | 0 |
 #
-# The loss of SFT is the loss of the response, given the prompt (Ouyang et al. 2022, section 3.5). At work the
-# user writes the prompt, so the model need not learn to write it. In our demonstrations a quarter of all
-# tokens are prompt.
+# This is the first stage of Ouyang et al. 2022 (section 3.5). That the loss leaves out the prompt is our
+# convention, and that of most code for instruction tuning: at work the user writes the prompt, so the model
+# need not learn to write it. In our demonstrations a quarter of all tokens are prompt.
 #
 # **In:** two lists of ids without special tokens, `eos_id`, `pad_id`, `max_len`. **Out:** a dictionary of
 # three lists of length `max_len`.
@@ -393,7 +393,7 @@ with lab.todo("SFTDataset", "train_sft"):
         print(f"train_sft: {loss:.4f}")
 
 # %% [markdown]
-# **What you should see.** The same two numbers as by hand, to the last digit. The first is about 3: the model
+# **What you should see.** The same two numbers as by hand, but for rounding. The first is about 3: the model
 # is no beginner ($\ln V$ would be one), but every response has an EOS that it does not expect.
 
 # %% check="train_sft"
@@ -523,7 +523,7 @@ with lab.todo("SFTDataset", "train_sft"):
     lab.table(
         [
             {"prompt": many[i], "response of the careless model": samples.responses[i]}
-            for i in range(0, 168, 42)
+            for i in range(0, len(many), 42)
         ]
     )
 

@@ -76,9 +76,10 @@ length_only = lab.length_only_accuracy(data.pairs_heldout)
 print(f"better of 'the longer wins' and 'the shorter wins', ties half right: {length_only:.3f}")
 
 # %% [markdown]
-# **What you should see.** An accuracy of about 0.5: length says nothing here. There are public preference
-# sets in which the longer answer wins nearly every time, and reward models that learned just that. So this
-# number stands beside the accuracy from now on.
+# **What you should see.** An accuracy of about 0.5: length says nothing here. That is not so
+# everywhere: on three public preference sets the scores of reward models followed the length of the answer
+# closely, and PPO made the answers longer (Singhal et al. 2023, "A long way to go: investigating length
+# correlations in RLHF", arXiv 2310.03716). So this number stands beside the accuracy from now on.
 
 # %% [markdown] exercise="last_token_index"
 # One score for one text: it is read at the last token, the only one that has seen the whole text. So where is
@@ -495,13 +496,14 @@ with lab.todo("RewardModel", "RMDataset", "train_rm"):
         )
         chosen, rejected = score_pairs(training.eval(), data.pairs_heldout)
         accuracy = (chosen > rejected).float().mean().item()
-        picture(history, accuracy, length_only, 0.85, chosen.tolist(), rejected.tolist(), last=True)
+        sides = chosen.tolist(), rejected.tolist()
+        picture(history, accuracy, length_only, lab.thresholds.RM_ACCURACY, *sides, last=True)
     print(f"held-out accuracy {accuracy:.3f}, length only {length_only:.3f}")
     reward_fn, heldout_scores = training.eval(), (chosen, rejected)
 
 # %% [markdown]
 # **What you should see.** The loss starts near ln 2 and falls within the first 40 steps. The held-out
-# accuracy is above 0.9, far above length alone and above the course's threshold of 0.85. On real human
+# accuracy is above 0.9, far above length alone and above the course's threshold, the dashed line. On real human
 # preferences 0.65 to 0.75 is normal: people disagree with each other. The two heaps overlap all the same.
 # That is no contradiction: a weak "chosen" may well score below a strong "rejected" of another prompt. Only
 # scores within a pair were ever compared.
@@ -528,8 +530,10 @@ else:
     print("training pairs with 'although':", sum("although" in row["chosen"] for row in data.pairs_train))
 
 # %% [markdown]
-# **What you should see.** Plain praise, plain blame and negation are nearly always right. The kind `mixed`,
-# where a text praises and blames in one sentence, is the weakest, and most of the worst pairs have the word
+# **What you should see.** Plain praise and blame are nearly always right, and so is a word against its own denial
+# (`negation`). Two kinds are weaker. In `negated_other` two different words are compared and one of them is
+# denied: faint praise against strong praise that is denied, or a denied fault against a faint one. In `mixed`
+# a text praises and blames in one sentence, and most of the worst pairs are of this kind and have the word
 # `although`. After `but` comes what counts; after `although` comes what does not. And this word stands in
 # none of the 1,800 training pairs: the model has never been told, and is wrong with confidence. Always read
 # what a model gets wrong. The accuracy alone would not have told you.
@@ -591,7 +595,7 @@ lab.table(
 # PPO: mean 0 and standard deviation 1 over the training texts.
 #
 # **Write the next cell yourself.** Take `scores`, the model's scores of 200 training pairs, and make
-# `scaled`: the same scores with mean 0 and (population) standard deviation 1. Then check that no comparison
+# `scaled`: the same scores with mean 0 and standard deviation 1. Then check that no comparison
 # has changed.
 
 # %% todo="put_scores_on_a_scale"
@@ -600,10 +604,10 @@ with lab.todo("RMDataset"):
     scores = torch.cat([chosen, rejected])
     # yours: scaled
     ### BEGIN SOLUTION
-    scaled = (scores - scores.mean()) / scores.std(correction=0)
+    scaled = (scores - scores.mean()) / scores.std()
     ### END SOLUTION
-    print(f"before: mean {scores.mean():+.2f}, deviation {scores.std(correction=0):.2f}")
-    print(f"after:  mean {scaled.mean():+.2f}, deviation {scaled.std(correction=0):.2f}")
+    print(f"before: mean {scores.mean():+.2f}, deviation {scores.std():.2f}")
+    print(f"after:  mean {scaled.mean():+.2f}, deviation {scaled.std():.2f}")
     same = ((scaled[:200] > scaled[200:]) == (chosen > rejected)).all().item()
     print("every comparison as before:", same)
 

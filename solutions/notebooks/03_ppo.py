@@ -445,7 +445,7 @@ with lab.todo("masked_whiten"):
 # $$L_{value} = \tfrac12\, \mathrm{mean}_t\, \max\big((V_t - R_t)^2,\ (V_{clip,t} - R_t)^2\big)
 # \qquad L = L_{policy} + c_v\, L_{value}$$
 #
-# - In: eleven arguments, the tensors all `[B, R]`. Out: `(L, info)`; `info` holds four floats.
+# - In: ten arguments, the tensors all `[B, R]`. Out: `(L, info)`; `info` holds four floats.
 # - Every mean is over **all valid tokens of the batch**, not row by row.
 # - Gradient reaches the new log-probabilities and the new values, and nothing else.
 # - `approx_kl` is the token mean of $(\rho - 1) - \log\rho$: never negative, 0 when nothing moved (Schulman
@@ -753,7 +753,7 @@ with lab.todo("rollout", "ppo_losses"):
     ### END SOLUTION
     valid = batch.response_mask.bool()
     ratio = (new_logprobs - batch.old_logprobs)[valid].exp()
-    gradient = math.sqrt(sum(p.grad.square().sum() for p in policy.parameters() if p.grad is not None))
+    gradient = math.sqrt(sum(p.grad.square().sum() for p in policy.lm.parameters() if p.grad is not None))
     print(f"ratio         {ratio.min():.6f} to {ratio.max():.6f}    known: 1")
     print(
         f"advantages    mean {whitened[valid].mean():.1e}, variance {whitened[valid].var(unbiased=False):.4f}"
@@ -764,8 +764,11 @@ with lab.todo("rollout", "ppo_losses"):
 
 # %% [markdown]
 # **What you should see.** Every ratio is exactly 1 (to six digits), `approx_kl` is 0, and the policy loss is
-# 0 too, since it is minus the mean of whitened numbers. **Yet the gradient is not 0**: the derivative at each
-# token is minus its advantage. A loss of 0 says nothing about learning; in PPO the loss is not what falls.
+# 0 too, since it is minus the mean of whitened numbers. **Yet the gradient is not 0**: the derivative of
+# the policy loss by the log-probability of a token is minus its advantage, divided by the number of tokens. A
+# loss of 0 says nothing about learning; in PPO the loss is not what falls. (The norm is that of the language
+# model, and the critic has no part in it: the last layer of its head is still zero, so no gradient passes
+# through it into the backbone.)
 
 # %% [markdown]
 # ### What dropout would do
@@ -847,10 +850,10 @@ with lab.todo("ppo_step", "rollout"):
     lab.table([after_one_step(4, 0.0), *(after_one_step(epochs, 1e-4) for epochs in (1, 2, 3, 4))])
 
 # %% [markdown]
-# **What you should see.** The first row is all zeros but for the value loss, the reward and the KL to the
-# reference: nothing moved. In the others `approx_kl` starts at 0 and stays small, `clipfrac` grows from 0,
-# and the policy loss goes below 0: the policy has found tokens to make more likely. `mean_reward` is the same
-# everywhere, because it belongs to the rollout.
+# **What you should see.** In the first row nothing moved: all is 0 but for the value loss and the reward (the
+# policy loss up to rounding). `kl_to_ref` is 0 in every row: it belongs to the rollout, like `mean_reward`,
+# and this one was sampled by a copy of the reference. In the others `approx_kl` starts at 0 and stays small, `clipfrac` grows from 0,
+# and the policy loss goes below 0: the policy has found tokens to make more likely.
 
 # %% check="ppo_step"
 

@@ -83,10 +83,10 @@ def stacked(dataset) -> dict:
 # %%
 def short_run(runs_of: list[int], lr: float = 1e-4) -> list[dict]:
     """Several runs one after the other, with one policy and one optimiser, as one history."""
+    torch.manual_seed(0)
     policy = ppo.PolicyWithValueHead(str(lab.SFT))
     reference = copy.deepcopy(policy).requires_grad_(False)
     optim = torch.optim.AdamW(policy.parameters(), lr=lr)
-    torch.manual_seed(0)
     history = []
     for n_steps in runs_of:
         history += ppo.train_ppo(
@@ -102,7 +102,7 @@ with lab.todo("train_ppo"):
     lab.table([{"step": i, **info} for i, info in enumerate(short_run([3]))], "fast: one run of three steps")
 
 # %% [markdown]
-# **What you should see.** Two tables with the same numbers. `kl_to_ref` is 0 in the first row: the first
+# **What you should see.** Two tables that are the same but for rounding. `kl_to_ref` is 0 in the first row: the first
 # rollout comes from the reference itself. With eight responses a step the reward jumps up and down; the real
 # run below uses 32.
 #
@@ -121,13 +121,14 @@ with lab.todo("train_ppo"):
 # %% [markdown]
 # ## The pipeline, from your own code
 #
-# Three cells, one for each stage. In each you put the stage together out of your functions; the settings are
-# those of the course. A stage that you leave out is taken from the course's checkpoints, so you can do them
-# in any order.
+# Three cells, one for each stage. In each you put the stage together out of your functions. The settings are
+# those of the command line, but that a row has 32 tokens instead of 40: no text here has more than 28, so it
+# only saves padding. A stage that you leave out is taken from the course's checkpoints, so you can do them in
+# any order.
 #
 # ### Stage 1: SFT
 #
-# Make an `SFTDataset` of `data.sft_train` with `max_len=32` (the longest row has 28 tokens), and train
+# Make an `SFTDataset` of `data.sft_train` with `max_len=32`, and train
 # `model` on it for 3 epochs with learning rate 5e-4. `lab.shuffled(dataset, 16, seed=0)` gives batches of 16.
 # Keep the losses in `losses`.
 #
@@ -381,8 +382,10 @@ else:
 # KL(policy ‖ reference) is the expectation, under the policy's own samples, of log policy minus log
 # reference; the mean over sampled responses estimates it. A single response may be one that the reference
 # likes better than the policy does, so its term may be negative. The expectation cannot: a mean that stays
-# clearly below 0 says that the samples do not come from the policy whose log-probabilities are used. Top-k or
-# top-p sampling, another temperature, or dropout are the usual causes.
+# clearly below 0, over many steps, says that the samples do not come from the policy whose log-probabilities
+# are used. Another model wrote them (the reference, say), or they were drawn at a temperature above 1, or EOS
+# was forbidden up to a minimum length. (The reverse does not hold: with top-p sampling the samples are not the
+# policy's own either, and the mean need not go below 0.)
 
 # %% [markdown]
 # ## The clinic
@@ -394,7 +397,7 @@ else:
 #
 # 1. **Reward and judge.** Do both rise? Does the reward rise alone? Does nothing happen?
 # 2. **KL to the reference.** 0 for ever: the policy does not learn, or the reference runs along. Without end:
-#    nothing holds it. Below 0: the samples are not the policy's own.
+#    nothing holds it. Clearly below 0, over many steps: the samples are not the policy's own.
 # 3. **`approx_kl` and clip fraction.** Large from the first step: old and new log-probabilities do not belong
 #    together, or the steps are too big.
 # 4. **Losses.** Policy loss near 0 is normal. Is the value loss falling, or of a strange size?
@@ -480,7 +483,7 @@ with lab.todo():
     diagnoses["L"] = "critic not trained"
     ### END SOLUTION
 
-# %% nbgrader={"grade": true, "grade_id": "clinic", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
+# %% grade="clinic" points=5
 lab.clinic.check(diagnoses)
 ### BEGIN HIDDEN TESTS
 import grader_tests

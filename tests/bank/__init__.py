@@ -11,10 +11,11 @@ prints which wrong implementation is caught where.
 import re
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
+
+from authoring.paths import SOLUTIONS
+from rlhf_lab.source_text import extent
 
 SOLUTION = re.compile(r"### BEGIN SOLUTION\n(.*?) *### END SOLUTION", re.DOTALL)
-SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Entry:
             ValueError: when an `old` text does not stand in the function exactly once.
         """
         text = (SOLUTIONS / f"{module}.py").read_text(encoding="utf-8")
-        start, end = _extent(text, self.exercise)
+        start, end = extent(text, self.exercise)
         body = text[start:end]
         for old, new in self.changes:
             if old == _WHOLE_BODY:
@@ -78,14 +79,6 @@ def body(text: str) -> tuple[str, str]:
 
 
 _WHOLE_BODY = "the whole body"
-
-
-def _extent(text: str, name: str) -> tuple[int, int]:
-    """Where the function or class `name` stands in `text`, decorators included."""
-    match = re.search(
-        rf"^(?:@.*\n)*(?:def|class) {name}\b.*\n(?:(?:[ \t].*|[)\]].*)?\n)*", text, re.MULTILINE
-    )
-    return match.span()
 
 
 def entries(exercise: str | None = None) -> list[Entry]:
