@@ -11,7 +11,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in rlhf_lab.cli: befor
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m authoring", description="What the authors of the course run.")
+    parser = argparse.ArgumentParser(
+        prog="python -m authoring", description="What the authors of the course run."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     known = commands.add_parser("known", help="write what the checks know of each case and mistake")

@@ -81,7 +81,9 @@ def out_of_step() -> list[Path]:
 
 
 def _differing(wanted: dict[Path, bytes]) -> list[Path]:
-    differing = [path for path, content in wanted.items() if not path.exists() or path.read_bytes() != content]
+    differing = [
+        path for path, content in wanted.items() if not path.exists() or path.read_bytes() != content
+    ]
     folders = {STUBS: "*.py", PRISTINE: "*.txt", NOTEBOOKS: "*.ipynb"}
     present = [path for folder, pattern in folders.items() for path in sorted(folder.glob(pattern))]
     return differing + [path for path in present if path not in wanted]

@@ -79,7 +79,9 @@ def gather_known(exercise: Exercise, shown: Shown) -> dict:
 def show_bank(names: Iterable[str]) -> dict[str, Shown]:
     """What the solution and the bank show in each of these exercises, from as many processes as there are cores."""
     jobs = [(name, at) for name in names for at in range(-1, len(entries(name)))]
-    with ProcessPoolExecutor(initializer=_one_thread, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        initializer=_one_thread, mp_context=multiprocessing.get_context("spawn")
+    ) as pool:
         outcomes = pool.map(_show, jobs, chunksize=8)
         shown: dict[str, Shown] = {}
         for (name, at), outcome in zip(jobs, outcomes, strict=True):

@@ -38,7 +38,8 @@ def build_sft_example(
         (EOS included) and 0 on padding, counted from the lengths and never read off the ids.
 
     Raises:
-        ValueError: when the prompt alone fills `max_len`, so that no response token is left to learn from.
+        ValueError: when the prompt alone fills `max_len`, so that no response token is left to learn from. Its text
+            names both lengths.
     """
     raise NotImplementedError(
         "exercise 1.1: write build_sft_example in rlhf_exercises/sft.py (notebooks/01_sft.ipynb, section 1.1)"
@@ -82,7 +83,7 @@ def masked_ce_loss(
     """Mean next-token cross-entropy, in nats, over the labels that are not -100 (exercise 1.3).
 
     `logits[:, t]` predicts token `t + 1`, so logits and labels are shifted against each other by one.
-    A batch in which every label is -100 has loss 0, not NaN.
+    A batch in which every label is -100 has loss 0, not NaN; a training loop can call `backward()` on it.
     """
     raise NotImplementedError(
         "exercise 1.3: write masked_ce_loss in rlhf_exercises/sft.py (notebooks/01_sft.ipynb, section 1.3)"

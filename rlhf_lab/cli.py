@@ -57,6 +57,9 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
+    except BrokenPipeError:  # `... | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         goes_on = " What was finished is safe: the same command, without --fresh, goes on from there."
         print("\nstopped." + (goes_on if arguments.command is _run else ""), file=sys.stderr)

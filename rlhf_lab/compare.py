@@ -25,7 +25,9 @@ def compare(exercise: Exercise, folder: Path) -> str:
     theirs = _outcomes(exercise, folder)
     if stubs := [outcome.stub for draw in theirs for outcome in draw if outcome.stub is not None]:
         return f"{exercise.number} {exercise.name}: {stubs[0]} is not written yet"
-    lines = [f"{exercise.number} {exercise.name}: {folder.name}/{exercise.file} beside the solution, {DRAWS} draws"]
+    lines = [
+        f"{exercise.number} {exercise.name}: {folder.name}/{exercise.file} beside the solution, {DRAWS} draws"
+    ]
     for at, case in enumerate(cases_of(exercise)):
         got, expected = ([draw[at] for draw in side] for side in (theirs, reference))
         lines.append(f"  {case.title:<44}  {_in_words(case, got, expected)}")

@@ -91,13 +91,14 @@ def _here() -> _Session:
 def check(*names: str) -> None:
     """Check exercises, by name or number; all of this notebook where none is given."""
     with _in_a_sentence():
-        chosen = [exercise for name in names or (_here().notebook,) for exercise in select(name)]
+        chosen = [exercise for name in names or (_here().notebook,) for exercise in select(str(name))]
         for exercise in chosen:
             report = checks.check(exercise.name, _here().folder)
             checks.display_report(report)
             if report.state == "stopped":
                 return
-            _here().progress.record(report)
+            if problem := _here().progress.record(report):
+                print(problem)
 
 
 def hint(name: str, step: int | None = None) -> None:
@@ -176,9 +177,11 @@ def _in_one_line(error: Exception) -> str:
         return str(error)
     if stub_of(error):
         return f"not done yet: {error}"
-    if isinstance(error, NotImplementedError) and error.__traceback__.tb_next is None:  # raised in the cell itself
+    if (
+        isinstance(error, NotImplementedError) and error.__traceback__.tb_next is None
+    ):  # raised in the cell itself
         return "not done yet: this cell is for you to write"
-    blame = find_blame(error, _here().folder) or _blame_in_cell(error)
+    blame = (find_blame(error, _session.folder) if _session else None) or _blame_in_cell(error)
     place = f"\n  {blame}" if blame else ""
     return f"{describe(error)}{place}\n  lab.traceback() shows all of it."
 

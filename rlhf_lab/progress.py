@@ -1,8 +1,12 @@
 """Where a student stands: the last check of each exercise, kept in `runs/progress-PACKAGE.json` beside their package."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from .checks import Report, check
 from .checks.known import known_text
@@ -42,13 +46,16 @@ class Progress:
     def __init__(self, folder: Path):
         self.folder = folder
         self.path = folder.parent / "runs" / f"progress-{folder.name}.json"
-        self._entries = self._read()
 
-    def record(self, report: Report) -> None:
-        """Keep what a check found, for the files as they are now."""
+    def record(self, report: Report) -> str:
+        """Keep what a check found, for the files as they are now; a sentence where it cannot be kept."""
         entry = {"state": report.state, "files": self._fingerprint(report.exercise)}
-        self._entries[report.exercise.name] = entry
-        write_json(self.path, self._entries)
+        try:
+            with self._open() as entries:
+                entries[report.exercise.name] = entry
+        except LabError as error:
+            return f"(the result is not kept: {error})"
+        return ""
 
     def standings(self) -> list[Standing]:
         """Every exercise; those whose files have changed since their last check are checked again.
@@ -56,38 +63,61 @@ class Progress:
         Raises:
             KeyboardInterrupt: when a check is stopped.
         """
+        kept, standings = self._read(), []
         for exercise in exercises().values():
-            if self._entries.get(exercise.name, {}).get("files") != self._fingerprint(exercise):
+            entry = kept.get(exercise.name, {})
+            state = entry.get("state")
+            if state not in IN_WORDS or entry.get("files") != self._fingerprint(exercise):
                 report = check(exercise.name, self.folder)
                 if report.state == "stopped":
                     raise KeyboardInterrupt
                 self.record(report)
-        return [Standing(exercise, self._entries[name]["state"]) for name, exercise in exercises().items()]
+                state = report.state
+            standings.append(Standing(exercise, state))
+        return standings
 
     def asked(self, what: str) -> int:
-        """How often `what` has been asked for, this time included."""
-        entry = self._entries.setdefault(what, {"asked": 0})
-        entry["asked"] += 1
-        write_json(self.path, self._entries)
-        return entry["asked"]
+        """How often `what` has been asked for, this time included.
+
+        Raises:
+            LabError: when it cannot be kept.
+        """
+        with self._open() as entries:
+            count = entries.get(what, {}).get("asked")
+            entries[what] = {"asked": count + 1 if isinstance(count, int) else 1}
+            return entries[what]["asked"]
+
+    @contextmanager
+    def _open(self) -> Iterator[dict]:
+        """All entries, to be changed; written at the end. One process at a time."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.path.with_suffix(".lock"), timeout=20):
+                entries = self._read()
+                yield entries
+                write_json(self.path, entries)
+        except (OSError, Timeout) as error:
+            raise LabError(f"{self.path} could not be written: {error}") from None
 
     def _fingerprint(self, exercise: Exercise) -> str:
         """Hash of the modules up to the exercise's own, of the student's other files, and of the check itself."""
         later = {f"{stage}.py" for stage in STAGES[STAGES.index(exercise.module) + 1 :]}
         digest = hashlib.sha256(known_text(exercise.name).encode())
-        for path in sorted(self.folder.glob("*.py")):
-            if path.name not in later:
-                digest.update(path.name.encode() + path.read_bytes())
+        for path in sorted(self.folder.rglob("*.py")):
+            name = path.relative_to(self.folder).as_posix()
+            if name not in later:
+                digest.update(name.encode() + path.read_bytes())
         return digest.hexdigest()
 
-    def _read(self) -> dict:
-        """What is kept; a file that is missing or damaged is begun anew, since every check can be run again."""
+    def _read(self) -> dict[str, dict]:
+        """What is kept; what is missing or damaged is begun anew, since every check can be run again."""
         try:
             content = read_json(self.path)
-        except LabError:
+        except (LabError, OSError):
             return {}
-        whole = isinstance(content, dict) and all(isinstance(entry, dict) for entry in content.values())
-        return content if whole else {}
+        if not isinstance(content, dict):
+            return {}
+        return {name: entry for name, entry in content.items() if isinstance(entry, dict)}
 
 
 def to_table(standings: list[Standing]) -> str:

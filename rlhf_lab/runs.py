@@ -38,7 +38,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     Raises:
         LabError: when the disk is full or the folder cannot be written to.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # two processes may write at a time
     with _disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -46,6 +46,8 @@ def write_bytes(path: Path, data: bytes) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            if path.exists():
+                shutil.copymode(path, temporary)
             os.replace(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)

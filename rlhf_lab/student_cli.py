@@ -53,7 +53,8 @@ def _check(arguments: argparse.Namespace) -> int:
         print(to_text(report), end="\n\n", flush=True)
         if report.state == "stopped":
             raise KeyboardInterrupt
-        progress.record(report)
+        if problem := progress.record(report):
+            print(problem)
         reports.append(report)
     print(f"{sum(report.passed for report in reports)} of {len(reports)} exercises pass")
     return 0 if all(report.passed for report in reports) else 2

@@ -8,11 +8,14 @@ import linecache
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
+
+import torch
 
 from .course import Exercise
 from .errors import LabError
@@ -53,6 +56,19 @@ def prefer_course_folder() -> None:
             return
 
 
+class _FreshFinder(MetaPathFinder):
+    """Lets the student's own helper modules be compiled each time, too."""
+
+    def __init__(self, package: str):
+        self._inside = f"{package}."
+
+    def find_spec(self, fullname: str, path, target=None):
+        spec = PathFinder.find_spec(fullname, path) if fullname.startswith(self._inside) else None
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _FreshLoader(fullname, spec.origin)
+        return spec
+
+
 def package_folder(package: str) -> Path:
     """Folder of a package that can be imported from here, without importing it.
 
@@ -83,14 +99,39 @@ def fresh_code(folder: Path) -> Iterator[TaughtCode]:
     package = folder.name
     live = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == package}
     linecache.checkcache()
+    finder = _FreshFinder(package)
+    sys.meta_path.insert(0, finder)
+    put_back = _global_state()
     try:
         import_file(package, folder / "__init__.py", submodule_search_locations=[str(folder)])
         modules = {stage: import_file(f"{package}.{stage}", folder / f"{stage}.py") for stage in STAGES}
         yield TaughtCode(package, **modules)
     finally:
+        put_back()
+        sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name.split(".")[0] == package]:
             del sys.modules[name]
         sys.modules.update(live)
+
+
+def _global_state() -> Callable[[], None]:
+    """Remember what student code may change for the whole process; the result puts it back."""
+    folder, limit, path = os.getcwd(), sys.getrecursionlimit(), list(sys.path)
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    grad, deterministic = torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
+    random_state = torch.get_rng_state()
+
+    def put_back() -> None:
+        os.chdir(folder)
+        sys.setrecursionlimit(limit)
+        sys.path[:] = path
+        torch.set_default_dtype(dtype)
+        torch.set_default_device(None if device.type == "cpu" else device)
+        torch.set_grad_enabled(grad)
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_rng_state(random_state)
+
+    return put_back
 
 
 def import_file(name: str, path: Path, **options):
@@ -99,6 +140,8 @@ def import_file(name: str, path: Path, **options):
     Raises:
         BrokenFile: when it does not parse or fails while it is imported.
     """
+    if not path.is_file():
+        raise BrokenFile("the file is missing", _shown(str(path)))
     try:
         spec = importlib.util.spec_from_file_location(
             name, path, loader=_FreshLoader(name, str(path)), **options
@@ -108,11 +151,12 @@ def import_file(name: str, path: Path, **options):
         spec.loader.exec_module(module)
         return module
     except SyntaxError as error:
-        problem = f"{error.msg}" + (f": {error.text.strip()}" if error.text else "")
-        raise BrokenFile(problem, f"{_shown(error.filename or str(path))}, line {error.lineno}") from None
-    except FileNotFoundError:
-        raise BrokenFile("the file is missing", _shown(str(path))) from None
-    except (Exception, SystemExit) as error:
+        problem = str(error.msg or "it does not parse") + (f": {error.text.strip()}" if error.text else "")
+        line = f", line {error.lineno}" if error.lineno else ""
+        raise BrokenFile(problem, f"{_shown(error.filename or str(path))}{line}") from None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         blame = find_blame(error, path.parent)
         place = str(blame) if blame else _shown(str(path))
         raise BrokenFile(f"the file fails while it is imported: {describe(error)}", place) from None
@@ -146,13 +190,16 @@ def find_blame(error: BaseException, folder: Path) -> Blame | None:
 
 def describe(error: BaseException) -> str:
     """Kind and first line of an exception, without the addresses that change from run to run."""
-    first = (str(error).strip() or "no message").splitlines()[0]
+    try:
+        first = (str(error).strip() or "no message").splitlines()[0]
+    except Exception:  # an exception class of the student's may have any __str__
+        first = "its message cannot be read"
     return f"{type(error).__name__}: {re.sub(r' at 0x[0-9a-f]+', '', first)}"[:300]
 
 
 def stub_of(error: BaseException) -> str | None:
     """Name of the function or method whose stub raised `error`; None when it was something else."""
-    match = STUB.match(str(error)) if isinstance(error, NotImplementedError) else None
+    match = STUB.search(describe(error)) if isinstance(error, NotImplementedError) else None
     return match[1] if match else None
 
 

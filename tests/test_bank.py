@@ -49,7 +49,9 @@ def test_what_is_known_is_what_the_bank_shows(name, shown):
         assert mistake.observed.keys() == new["observed"].keys(), mistake.name
         for case in cases_of(exercises()[name]):
             old = mistake.observed.get(case.title)
-            assert old is None or first_difference(new["observed"][case.title], old, case.tolerance) is None, mistake
+            assert (
+                old is None or first_difference(new["observed"][case.title], old, case.tolerance) is None
+            ), mistake
 
 
 @pytest.mark.parametrize("name", list(exercises()))

@@ -1,6 +1,7 @@
 """The machinery of the checks: what a report says about right, wrong, unfinished, broken and odd code."""
 
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -138,6 +139,71 @@ def test_a_wrong_type_is_a_sentence(solved, returned):
 def test_code_that_ends_the_program_or_recurses_is_a_failure(solved, body):
     put_gae(solved, body)
     assert checks.check("compute_gae", solved).state == "failed"
+
+
+ODD_EXCEPTIONS = {
+    "its text raises": "class Odd(Exception):\n        def __str__(self): raise ValueError\n    raise Odd",
+    "its text is a number": "class Odd(NotImplementedError):\n        def __str__(self): return 3\n    raise Odd",
+    "it is no Exception": "raise GeneratorExit",
+    "a huge number": "return 10 ** 6000",
+    "a number with operators of its own": "class N(int):\n        __sub__ = None\n    return N(3)",
+}
+
+
+@pytest.mark.parametrize("kind", ODD_EXCEPTIONS)
+def test_odd_exceptions_and_numbers_are_failures(solved, kind):
+    put(solved, "rm_loss", f"def rm_loss(r_chosen, r_rejected):\n    {ODD_EXCEPTIONS[kind]}\n")
+    assert checks.check("rm_loss", solved).state == "failed"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["torch.set_default_dtype(torch.float64)", "torch.set_grad_enabled(False)", "import os; os.chdir('/')",
+     "torch.manual_seed(3)", "torch.set_default_device('meta')", "import sys; sys.setrecursionlimit(3000)"],
+)  # fmt: skip
+def test_what_a_file_changes_for_the_whole_process_is_put_back(solved, line):
+    def state():
+        return (
+            torch.get_default_dtype(), torch.is_grad_enabled(), os.getcwd(), torch.initial_seed() and torch.rand(1).item(),
+            torch.get_default_device(), sys.getrecursionlimit(),
+        )  # fmt: skip
+
+    path = solved / "sft.py"
+    path.write_text(path.read_text(encoding="utf-8") + f"\n{line}\n", encoding="utf-8")
+    torch.manual_seed(0)
+    before = state()
+    torch.manual_seed(0)
+    checks.check("masked_ce_loss", solved)
+    assert state() == before
+
+
+def test_a_helper_module_is_read_anew_too(solved):
+    helper, path = solved / "helper.py", solved / "sft.py"
+    helper.write_text("SIGN = 1\n")
+    text = path.read_text(encoding="utf-8").replace(
+        "import torch\n", "import torch\nfrom .helper import SIGN\n", 1
+    )
+    path.write_text(text.replace("return total /", "return SIGN * total /"), encoding="utf-8")
+    for sign, state in ((1, "passed"), (7, "failed"), (1, "passed"), (7, "failed")):
+        helper.write_text(f"SIGN = {sign}\n")
+        assert checks.check("masked_ce_loss", solved).state == state
+
+
+def test_a_file_that_another_file_misses_is_not_called_missing(solved):
+    path = solved / "sft.py"
+    path.write_text(f"open('/no/such/file')\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
+    closing = checks.check("masked_ce_loss", solved).closing
+    assert "FileNotFoundError" in closing and "the file is missing" not in closing
+
+
+def test_prints_stand_below_the_line_that_they_belong_to(solved, capsys):
+    put_gae(solved, "print('shape', list(rewards.shape))\n    return rewards, values")
+    text = checks.to_text(checks.check("compute_gae", solved))
+    assert capsys.readouterr().out == ""
+    assert text.count("shape [") == 1
+    assert text.index("FAIL") < text.index("printed: shape [")
+    put_gae(solved, "print('x' * 100000)\n    return rewards, values")
+    assert len(checks.to_text(checks.check("compute_gae", solved))) < 4000
 
 
 def test_an_interrupt_is_no_verdict_and_is_shown_with_its_line(solved):

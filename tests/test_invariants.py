@@ -146,7 +146,10 @@ def test_a_defect_breaks_its_invariant_and_no_other(name):
     assert run.broken == {broken}, run.lines
     line, summary = run.lines  # said once, and the run went on
     assert len(run.history) == 3
-    assert line.startswith(("invariant broken at step ", "invariant broken after the run: ")) and "\n" not in line
+    assert (
+        line.startswith(("invariant broken at step ", "invariant broken after the run: "))
+        and "\n" not in line
+    )
     looked_at = INVARIANTS[broken].look_at
     assert f"{looked_at} (exercise {find(looked_at).number})" in line
     assert f"{len(INVARIANTS) - 1} of {len(INVARIANTS)} invariants held over 3 steps" in summary

@@ -97,6 +97,7 @@ def test_status_counts_points_and_checks_again_only_after_a_change(course, capsy
 def test_a_damaged_progress_file_is_begun_anew(course, content, capsys):
     (course / "runs").mkdir()
     (course / "runs" / "progress-rlhf_exercises.json").write_text(content)
+    assert main(["hint", "compute_gae"]) == 0
     assert main(["status"]) == 0
     assert " 0 / 95 " in capsys.readouterr().out
 
@@ -157,10 +158,12 @@ def test_an_interrupted_check_is_not_recorded_and_ends_the_command(course, capsy
     path = course / "rlhf_exercises" / "sft.py"
     text = path.read_text()
     start, end = extent(text, "masked_ce_loss")
-    path.write_text(text[:start] + "def masked_ce_loss(logits, labels):\n    raise KeyboardInterrupt\n" + text[end:])
+    path.write_text(
+        text[:start] + "def masked_ce_loss(logits, labels):\n    raise KeyboardInterrupt\n" + text[end:]
+    )
     assert main(["check", "masked_ce_loss", "compute_gae"]) == 130
     assert "compute_gae" not in capsys.readouterr().out
-    assert "masked_ce_loss" not in Progress(course / "rlhf_exercises")._entries
+    assert "masked_ce_loss" not in Progress(course / "rlhf_exercises")._read()
     assert main(["status"]) == 130
     begin()
     with capture_output() as shown:
@@ -189,6 +192,84 @@ def test_reset_never_overwrites_what_an_earlier_one_kept(course):
         main(["reset", "compute_gae"])
     kept = sorted(path.name for path in (course / "rlhf_exercises").glob("*.txt"))
     assert kept == ["compute_gae.old-1.txt", "compute_gae.old-2.txt", "compute_gae.old-3.txt"]
+
+
+IN_BETWEEN = {
+    "a text at column 0": '    note = """\nold code\n"""\n    return note\n',
+    "a comment at column 0": "    x = 1\n# not now\n    return x\n",
+    "a continued line": "    x = 1 + \\\n1\n    return x\n",
+}
+
+
+@pytest.mark.parametrize("kind", IN_BETWEEN)
+def test_reset_takes_the_whole_function(course, kind):
+    path = course / "rlhf_exercises" / "sft.py"
+    pristine = path.read_text()
+    start, end = extent(pristine, "masked_ce_loss")
+    mine = "def masked_ce_loss(logits, labels):\n" + IN_BETWEEN[kind]
+    path.write_text(pristine[:start] + mine + pristine[end:])
+    main(["reset", "masked_ce_loss"])
+    assert path.read_text() == pristine
+    assert (path.parent / "masked_ce_loss.old-1.txt").read_text() == mine
+
+
+def test_reset_of_a_function_that_stands_there_twice_or_is_named_in_a_text(course):
+    path = course / "rlhf_exercises" / "sft.py"
+    pristine = path.read_text()
+    path.write_text(
+        pristine.replace('"""\n\nfrom', '\ndef masked_ce_loss(x):\n    old notes\n"""\n\nfrom', 1)
+        + "\n\ndef masked_ce_loss(x):\n    return 7\n"
+    )
+    main(["reset", "masked_ce_loss"])
+    text = path.read_text()
+    assert "return 7" not in text and "old notes" in text
+    assert text.count("exercise 1.3: write masked_ce_loss") == 2  # the second one counts, as for Python
+
+
+def test_reset_keeps_line_ends_mode_link_and_encoding(course, tmp_path):
+    path = course / "rlhf_exercises" / "sft.py"
+    real = tmp_path / "elsewhere.py"
+    content = b"# -*- coding: latin-1 -*-\r\n# caf\xe9\r\n" + path.read_bytes().replace(b"\n", b"\r\n")
+    real.write_bytes(content)
+    real.chmod(0o640)
+    path.unlink()
+    path.symlink_to(real)
+    assert main(["reset", "masked_ce_loss"]) == 0
+    assert path.is_symlink()
+    assert real.read_bytes() == content
+    assert real.stat().st_mode & 0o777 == 0o640
+
+
+def test_reset_by_number_where_it_names_one(course, capsys):
+    assert main(["reset", "1.3"]) == 0
+    assert main(["reset", "3.3"]) == 1
+    assert (
+        "3.3 stands for shape_token_rewards, compute_gae, masked_whiten: say which" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("obstacle", ["a file", "a folder", "a dangling link"])
+def test_a_check_says_its_result_also_where_it_cannot_be_kept(course, obstacle, capsys):
+    runs = course / "runs"
+    if obstacle == "a file":
+        runs.write_text("")
+    elif obstacle == "a folder":
+        (runs / "progress-rlhf_exercises.json").mkdir(parents=True)
+    else:
+        runs.symlink_to(course / "nowhere" / "deep")
+    solve(course, "compute_gae")
+    assert main(["check", "compute_gae"]) == 0
+    out = capsys.readouterr().out
+    assert "Done." in out
+    assert "the result is not kept" in out
+
+
+def test_two_processes_keep_each_others_results(course):
+    folder = course / "rlhf_exercises"
+    first, second = Progress(folder), Progress(folder)
+    for progress, name in ((first, "compute_gae"), (second, "masked_whiten"), (first, "ppo_losses")):
+        progress.record(run.check(name, folder))
+    assert {"compute_gae", "masked_whiten", "ppo_losses"} <= first._read().keys()
 
 
 def test_reset_works_on_a_file_that_does_not_parse(course):

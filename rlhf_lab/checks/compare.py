@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+NOTHING = 1e-6  # is shown as 0: rounding is not worth reading
 DIGITS = 6  # significant digits that are kept; tolerances are wider
 
 
@@ -14,9 +15,15 @@ def plain(value: Any) -> Any:
     """`value` as JSON can hold it: tensors as nested lists, numbers rounded, anything unknown as its type's name."""
     if isinstance(value, Tensor):
         return plain(value.detach().cpu().tolist())
-    if value is None or isinstance(value, (bool, str, int)):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        value = int.__index__(value)  # a subclass may have any operators
+        return value if value.bit_length() <= 64 else f"an integer of {value.bit_length()} bits"
     if isinstance(value, float):
+        value = float.__float__(value)
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
@@ -83,6 +90,6 @@ def _short(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return str(value)
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return "0" if abs(value) < NOTHING else f"{value:.4g}"
     text = str(value) if not isinstance(value, str) else repr(value)
     return text if len(text) <= 90 else text[:87] + "..."

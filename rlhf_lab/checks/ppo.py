@@ -231,6 +231,22 @@ def policy_default_positions(code: TaughtCode):
 
 @case(
     "PolicyWithValueHead",
+    "a padded text beside one without padding",
+    "a text of 7 tokens above one of 3, padded on the left, and below it; no position_ids",
+    mistake="A padded text is numbered right or wrong depending on the other rows of its batch. Does your code look at all "
+    "rows, or at one row only, before it numbers them?",
+)
+def policy_positions_of_each_row(code: TaughtCode):
+    policy, (ids, mask, _) = with_filled_head(fresh_policy(code)), padded_texts()
+    mask[0] = 1
+    return {
+        f"the padded text {where}": _on_mask(_pass(policy, ids[order], mask[order]), mask[order])
+        for where, order in (("below", [0, 1]), ("above", [1, 0]))
+    }
+
+
+@case(
+    "PolicyWithValueHead",
     "position_ids that are given",
     "the same text, numbered from 3 on",
     mistake="position_ids are ignored: your own numbers take their place. They are the default for when none are given.",
@@ -377,7 +393,7 @@ def _gather(code: TaughtCode, logits: Tensor, ids: Tensor) -> Tensor:
     "one column less than tokens",
     "logits [2, 5, 7], ids [2, 5]",
     mistake="Five tokens have four log-probabilities, because nothing predicts the first one. Which column of the ids has "
-    "no partner, and which position of the logits?",
+    "no partner, and which position of the logits? (Or is a dimension of size 1 left over?)",
 )
 def gather_shape(code: TaughtCode):
     logprobs = tensor("gather_logprobs", code.ppo.gather_logprobs(numbers(30, 2, 5, 7), token_ids()))
@@ -564,6 +580,18 @@ def shape_rows(code: TaughtCode):
 
 @case(
     "shape_token_rewards",
+    "large scores and penalties",
+    "[2, 3], scores 40 and -40, log-ratios 20 and -20",
+    mistake="Small scores and penalties are right, and large ones are cut off. Nothing limits them here.",
+)
+def shape_large(code: TaughtCode):
+    old, _ = _two_logprobs(73, 2, 3)
+    ref = old - torch.tensor([[20.0], [-20.0]])
+    return {"token rewards": _shaped(code, torch.tensor([40.0, -40.0]), old, ref, torch.ones(2, 3))}
+
+
+@case(
+    "shape_token_rewards",
     "responses of different length",
     "6, 4 and 1 tokens",
     mistake="The score does not stand at the last real token of a padded response. How do you find that token?",
@@ -645,6 +673,18 @@ def shape_outside(code: TaughtCode):
     return {"token rewards outside the mask": on_mask(rewards, 1 - ragged())}
 
 
+@case(
+    "shape_token_rewards",
+    "the default of kl_coef",
+    "[1, 6], score 0, kl_coef left out",
+    mistake="Left out, kl_coef has another value than it had in the signature that you were given.",
+)
+def shape_default(code: TaughtCode):
+    old, ref = _two_logprobs(53, 1, 6)
+    rewards = code.ppo.shape_token_rewards(torch.zeros(1), old, ref, torch.ones(1, 6))
+    return {"token rewards": tensor("shape_token_rewards", rewards, (1, 6))}
+
+
 # --- 3.3 compute_gae ------------------------------------------------------------------------------
 
 
@@ -676,7 +716,7 @@ def gae_shapes(code: TaughtCode):
     "a response of one token",
     "[2, 1]: nothing comes after this token",
     mistake="The only token of a response is wrong already. No state comes after the last token, so no value either: "
-    "what is left of its TD error?",
+    "what is left of its TD error? (And do you return the advantages first?)",
 )
 def gae_one_token(code: TaughtCode):
     return _advantages(
@@ -866,6 +906,19 @@ def gae_outside(code: TaughtCode):
     return {f"{name} outside the mask": on_mask(x, 1 - mask) for name, x in shown.items()}
 
 
+@case(
+    "compute_gae",
+    "the defaults",
+    "[1, 6], gamma and lam left out",
+    mistake="Left out, an argument has another value than it had in the signature that you were given. Which default have "
+    "you changed?",
+)
+def gae_defaults(code: TaughtCode):
+    returned = code.ppo.compute_gae(numbers(12, 1, 6), numbers(13, 1, 6, mean=1.0), torch.ones(1, 6))
+    advantages, _ = parts("compute_gae", returned, "advantages", "returns")
+    return {"advantages": tensor("compute_gae", advantages, (1, 6))}
+
+
 # --- 3.3 masked_whiten ----------------------------------------------------------------------------
 
 
@@ -913,6 +966,18 @@ def whiten_variance(code: TaughtCode):
 )
 def whiten_numbers(code: TaughtCode):
     return {"whitened": _whitened(code, numbers(42, 1, 6, mean=3.0, std=2.0), torch.ones(1, 6))}
+
+
+@case(
+    "masked_whiten",
+    "an outlier stays one",
+    "[2, 16], one number 50 above the others",
+    mistake="A number that is far from the mean is cut off. Whitening only shifts and scales.",
+)
+def whiten_outlier(code: TaughtCode):
+    x = numbers(48, 2, 16)
+    x[0, 3] += 50
+    return {"the outlier, whitened": _whitened(code, x, torch.ones(2, 16))[0, 3]}
 
 
 @case(
@@ -970,6 +1035,21 @@ def whiten_mask_kinds(code: TaughtCode):
 )
 def whiten_equal(code: TaughtCode):
     return {"whitened": _whitened(code, torch.full((2, 2), 2.0), torch.ones(2, 2))}
+
+
+@case(
+    "masked_whiten",
+    "eps",
+    "[1, 6], eps 1e-8 and 4",
+    mistake="eps makes no difference: your code uses a number of its own.",
+)
+def whiten_eps(code: TaughtCode):
+    x, mask = numbers(49, 1, 6, std=2.0), torch.ones(1, 6)
+    small, large = (
+        tensor("masked_whiten", code.ppo.masked_whiten(x, mask, eps=eps), x.shape).abs().max().item()
+        for eps in (1e-8, 4.0)
+    )
+    return {"a large eps makes the numbers smaller": large < 0.95 * small}
 
 
 @case(
@@ -1099,7 +1179,7 @@ def losses_shape(code: TaughtCode):
     "policy loss before the first step",
     "[1, 6], ratio 1, advantages of mean 3",
     mistake="While new and old policy agree, the policy loss is minus the mean advantage: a loss that falls has to raise "
-    "what went well. Do you use the advantages as they are given?",
+    "what went well. Is the sign right, and do you use the advantages as they are given?",
 )
 def losses_ratio_one(code: TaughtCode):
     shown = _losses(code, loss_arguments(torch.ones(1, 6), numbers(89, 1, 6, mean=3.0, std=2.0)))
@@ -1250,6 +1330,24 @@ def losses_clipfrac(code: TaughtCode):
 
 @case(
     "ppo_losses",
+    "very far from the old policy and the old value",
+    "one token, log-ratio 4 and -4; a value 35 from its return",
+    mistake="Small steps and errors are right, and large ones are cut off. Where the docstring names no clip, there is none.",
+)
+def losses_large(code: TaughtCode):
+    far = torch.tensor([[4.0]])
+    less_likely, likelier = (_losses(code, loss_arguments(x.exp(), torch.ones(1, 1))) for x in (-far, far))
+    return {
+        "policy_loss at log-ratio 4 and advantage -2": _policy_loss(code, far.exp().item(), -2.0),
+        "policy_loss at log-ratio -4 and advantage 2": _policy_loss(code, (-far).exp().item(), 2.0),
+        "approx_kl at log-ratio 4": likelier["approx_kl"],
+        "approx_kl at log-ratio -4": less_likely["approx_kl"],
+        "value_loss": _value_loss(code, 5.0, -30.0),
+    }
+
+
+@case(
+    "ppo_losses",
     "policy loss: each token counts the same",
     "responses of 6, 4 and 1 tokens, nothing on padding",
     mistake="Your policy loss is no mean over the tokens of the mask, although what stands on the padding is 0. Do you divide "
@@ -1375,4 +1473,24 @@ def losses_info_floats(code: TaughtCode):
     _, info = parts("ppo_losses", returned, "total", "info")
     return {
         f"{name} is a float": isinstance(entries("ppo_losses", info, *INFO)[name], float) for name in INFO
+    }
+
+
+@case(
+    "ppo_losses",
+    "the defaults",
+    "one token beyond both clip ranges, clip_range, clip_range_value and vf_coef left out",
+    mistake="Left out, an argument has another value than it had in the signature that you were given. Which default have "
+    "you changed?",
+)
+def losses_defaults(code: TaughtCode):
+    ones = torch.ones(1, 1)
+    arguments = loss_arguments(1.6 * ones, 2 * ones, moved=ones)
+    arguments["returns"] = arguments["old_values"] + 1.5
+    total, info = parts("ppo_losses", code.ppo.ppo_losses(**arguments), "total", "info")
+    info = entries("ppo_losses", info, *INFO)
+    return {
+        "policy_loss": _number("ppo_losses, for policy_loss,", info["policy_loss"]),
+        "value_loss": _number("ppo_losses, for value_loss,", info["value_loss"]),
+        "total": tensor("ppo_losses, for its total,", total, ()),
     }

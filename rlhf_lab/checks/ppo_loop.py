@@ -1,6 +1,7 @@
 """Cases of rollout, update and training loop in `ppo.py`."""
 
 import copy
+import inspect
 import math
 import random
 from functools import cache, lru_cache
@@ -569,22 +570,25 @@ def rollout_sampled_alone(code: TaughtCode):
 @case(
     "rollout",
     "samples come from the policy itself",
-    "900 tokens from known probabilities: one of 0.5, a hundred of 0.003, the rest in the tail",
+    "900 tokens from known probabilities: one of 0.5, a hundred of 0.003, the rest in the tail, a thousand very rare",
     mistake="Your samples do not have the probabilities of the policy: something sharpens, flattens or cuts off the "
     "distribution. What does `generate` do when it is not told otherwise?",
 )
 def rollout_distribution(code: TaughtCode):
-    probabilities = torch.full((len(_tokenizer()),), 0.2 / (len(_tokenizer()) - 102))
+    probabilities = torch.full((len(_tokenizer()),), 0.16 / (len(_tokenizer()) - 1102))
     probabilities[500] = 0.5
     probabilities[600:700] = 0.003
+    probabilities[1000:2000] = 0.00004
     probabilities[_tokenizer().eos_token_id] = 1e-9
     policy = _policy(code)
     sampled = _split(_roll(code, _constant(policy, probabilities.log()), policy, ["soup"] * 150, 6))[1]
     likely, hundred = sampled == 500, (sampled >= 600) & (sampled < 700)
+    rare = (sampled >= 1000) & (sampled < 2000)
     return {
         "the likeliest token comes": _how_often(likely, 0.5),
         "the hundred next tokens come": _how_often(hundred, 0.3),
         "the tail comes": _how_often(~likely & ~hundred, 0.2),
+        "the rarest tokens come": _how_often(rare, 0.04),
     }
 
 
@@ -597,6 +601,54 @@ def _how_often(hits: torch.Tensor, probability: float) -> str:
     if hits.all() or not hits.any():
         return "always" if hits.any() else "never"
     return "too often" if excess > 0 else "too rarely"
+
+
+@case(
+    "rollout",
+    "a token may come again and again",
+    "900 tokens from known probabilities: one of 0.9, however often it has come",
+    mistake="The same token comes as often as the policy wants only as long as it is new: something forbids repetitions, "
+    "or makes them rarer. The policy itself does not.",
+)
+def rollout_repetition(code: TaughtCode):
+    probabilities = torch.full((len(_tokenizer()),), 0.1 / (len(_tokenizer()) - 2))
+    probabilities[500] = 0.9
+    probabilities[_tokenizer().eos_token_id] = 1e-9
+    policy = _policy(code)
+    # a penalty goes by the size of the logits, and the probabilities do not: all logits are far above 0
+    repeating = _constant(policy, probabilities.log() + 30)
+    sampled = _split(_roll(code, repeating, policy, ["soup"] * 150, 6))[1]
+    return {
+        "it comes first": _how_often(sampled[:, 0] == 500, 0.9),
+        "it follows": _how_often(sampled[:, 1:] == 500, 0.9),
+    }
+
+
+@case(
+    "rollout",
+    "no token is forbidden",
+    "64 tokens, all equally likely: EOS, digits, marks and letters",
+    mistake="Some tokens never come, although the policy gives them the same probability as others: something forbids them.",
+)
+def rollout_every_token(code: TaughtCode):
+    logits = torch.full((len(_tokenizer()),), -40.0)
+    logits[:64] = 0.0
+    policy = _policy(code)
+    sampled = _split(_roll(code, _constant(policy, logits), policy, ["soup"] * 250, 6))[1]
+    return {"tokens that never come": sorted(set(range(64)) - set(sampled.flatten().tolist()))}
+
+
+@case(
+    "rollout",
+    "each rollout samples anew",
+    "two rollouts in a row, of a policy that can say anything",
+    mistake="Two rollouts in a row are the same: the seed is set anew each time. Set it once, before the run.",
+)
+def rollout_anew(code: TaughtCode):
+    policy = _policy(code)
+    _constant(policy, torch.zeros(len(_tokenizer())))
+    first, second = (_split(_roll(code, policy, policy))[1].tolist() for _ in range(2))
+    return {"the second has the responses of the first": first == second}
 
 
 @case(
@@ -817,6 +869,20 @@ def rollout_weights(code: TaughtCode):
     }
 
 
+@case(
+    "rollout",
+    "the default of max_new_tokens",
+    "a policy that never says EOS, max_new_tokens left out",
+    mistake="Left out, max_new_tokens has another value than it had in the signature that you were given.",
+)
+def rollout_default_length(code: TaughtCode):
+    logits = torch.zeros(len(_tokenizer()))
+    logits[_tokenizer().eos_token_id] = -40.0
+    policy = _constant(_policy(code), logits)
+    batch = code.ppo.rollout(policy, policy, _score, micro_tokenizer(), ["soup"])
+    return {"response tokens": batch.response_mask.long().sum(dim=1)}
+
+
 # --- 3.5 ppo_step ---------------------------------------------------------------------------------
 
 INFO = ("policy_loss", "value_loss", "approx_kl", "clipfrac", "mean_reward", "kl_to_ref")
@@ -841,16 +907,18 @@ class SmallPolicy(torch.nn.Module):
 
 
 class NotingSGD(torch.optim.SGD):
-    """Notes the gradients that each of its steps sees."""
+    """Notes the gradients that each of its steps sees; of a step with a closure, those that the closure leaves."""
 
     def __init__(self, policy, lr):
         super().__init__(policy.parameters(), lr=lr)
         self.seen = []
 
     def step(self, closure=None):
+        loss = None if closure is None else closure()
         weights = [weight for group in self.param_groups for weight in group["params"]]
         self.seen.append([torch.zeros(()) if w.grad is None else w.grad.clone() for w in weights])
-        return super().step(closure)
+        super().step()
+        return loss
 
     def gradient(self, step: int) -> torch.Tensor:
         return torch.cat([gradient.flatten() for gradient in self.seen[step]])
@@ -1137,6 +1205,26 @@ def step_rollout(code: TaughtCode):
     }
 
 
+@case(
+    "ppo_step",
+    "the defaults",
+    "a call with policy, optimiser and rollout alone; a learning rate of 0",
+    mistake="Left out, an argument has another value than it had in the signature that you were given. Which default have "
+    "you changed?",
+)
+def step_defaults(code: TaughtCode):
+    policy = SmallPolicy().eval()
+    optim = NotingSGD(policy, 0.0)
+    info = entries("ppo_step", code.ppo.ppo_step(policy, optim, _given_rollout(code)), *INFO)
+    return {
+        "steps of the optimiser": len(optim.seen),
+        "clipfrac": _number("clipfrac", info["clipfrac"]),
+        "value_loss": _number("value_loss", info["value_loss"]),
+        "the norm of the gradient": optim.gradient(0).norm(),
+        "the critic's share of it": optim.seen[0][-1].norm() / optim.gradient(0).norm(),
+    }
+
+
 # --- 4 train_ppo ----------------------------------------------------------------------------------
 
 RUN_PROMPTS = ["soup", "kindness is", "the room"]
@@ -1252,6 +1340,31 @@ def run_max_new_tokens(code: TaughtCode):
 def run_chances(code: TaughtCode):
     drawn = torch.tensor(Run(code, n_steps=1, batch_size=200, max_new_tokens=1).drawn(0))
     return {f"prompt {i} comes": _how_often(drawn == i, 1 / 3) for i in range(len(RUN_PROMPTS))}
+
+
+@case(
+    "train_ppo",
+    "a text that stands in the list nine times",
+    "200 draws of 9 times 'soup' and once 'the room'",
+    mistake="Each entry of the list has the same chance, so a text that stands there nine times comes nine times as often "
+    "as another. Do you make a set of the prompts?",
+)
+def run_duplicates(code: TaughtCode):
+    prompts = [RUN_PROMPTS[0]] * 9 + [RUN_PROMPTS[2]]
+    drawn = torch.tensor(Run(code, prompts=prompts, n_steps=1, batch_size=200, max_new_tokens=1).drawn(0))
+    return {"'soup' comes": _how_often(drawn == 0, 0.9)}
+
+
+@case(
+    "train_ppo",
+    "more prompts than a batch has rows",
+    "3 steps with batches of 5, of 5 times 'soup' and 95 times 'the room'",
+    mistake="The prompts behind the first batch_size are never drawn. All prompts are there to draw from, at each step.",
+)
+def run_many_prompts(code: TaughtCode):
+    prompts = [RUN_PROMPTS[0]] * 5 + [RUN_PROMPTS[2]] * 95
+    run = Run(code, prompts=prompts, n_steps=3, batch_size=5, max_new_tokens=1)
+    return {"a later prompt comes in": [2 in run.drawn(step) for step in range(3)]}
 
 
 @case(
@@ -1404,6 +1517,32 @@ def run_on_step(code: TaughtCode):
 
 @case(
     "train_ppo",
+    "the update is that of ppo_step",
+    "1 step, its rollout once more through `ppo_step` with the same ppo_epochs and kl_coef and nothing else",
+    mistake="Your step makes another update than `ppo_step` does with ppo_epochs and kl_coef alone. What else do you hand on "
+    "to it, or do after it?",
+)
+def run_update(code: TaughtCode):
+    policy = _policy(code)
+    twin = copy.deepcopy(policy)
+    run = Run(code, policy, lr=0.5, n_steps=1, ppo_epochs=3, kl_coef=0.3, listen=True)
+    batch = run.heard[0][0][1]
+    info = code.ppo.ppo_step(twin, NotingSGD(twin, 0.5), batch, ppo_epochs=3, kl_coef=0.3)
+    return {
+        "what changes in info": [
+            name
+            for name in INFO
+            if not math.isclose(float(info[name]), float(run.history[0][name]), rel_tol=1e-3, abs_tol=1e-5)
+        ],
+        "the weights are the same": all(
+            torch.allclose(one, other, rtol=1e-3, atol=1e-5)
+            for one, other in zip(policy.parameters(), twin.parameters(), strict=True)
+        ),
+    }
+
+
+@case(
+    "train_ppo",
     "no steps",
     "n_steps 0",
     mistake="With no steps to go, nothing is sampled and the history is empty.",
@@ -1411,3 +1550,16 @@ def run_on_step(code: TaughtCode):
 def run_no_steps(code: TaughtCode):
     run = Run(code, n_steps=0)
     return {"rollouts": len(run.rollouts), "entries of the history": len(run.history)}
+
+
+@case(
+    "train_ppo",
+    "the defaults",
+    "the signature",
+    mistake="Left out, an argument has another value than it had in the signature that you were given. Which default have "
+    "you changed?",
+)
+def run_defaults(code: TaughtCode):
+    parameters = inspect.signature(code.ppo.train_ppo).parameters
+    names = ("n_steps", "batch_size", "max_new_tokens", "ppo_epochs", "kl_coef", "on_step")
+    return {f"the default of {name}": parameters[name].default for name in names if name in parameters}

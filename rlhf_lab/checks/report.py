@@ -12,10 +12,8 @@ def to_text(report: Report) -> str:
     lines = [_heading(report)]
     for line in report.lines:
         lines.append(f"  {line.status:<5}  {line.title:<{WIDTH}}  {line.detail}".rstrip())
-        lines += [f"         {note}" for note in line.notes]
-    nudge = (
-        f" For a nudge: python -m rlhf_lab hint {report.exercise.name}" if _has_nudge(report) else ""
-    )
+        lines += ["         " + note.replace("\n", "\n         ") for note in line.notes]
+    nudge = f" For a nudge: python -m rlhf_lab hint {report.exercise.name}" if _has_nudge(report) else ""
     return "\n".join([*lines, f"  {report.closing}{nudge}"])
 
 
@@ -40,6 +38,7 @@ STYLE = """
 .rlhf-check .detail { max-width: 46em; overflow-wrap: anywhere; }
 .rlhf-check .ok { color: rgb(0,158,115); }
 .rlhf-check .FAIL { color: rgb(230,97,0); }
+.rlhf-check .tried { white-space: pre-wrap; }
 .rlhf-check .mistake { border-left: 3px solid rgb(230,97,0); padding-left: .6em; margin: .2em 0; font-weight: 600; }
 """
 
@@ -47,9 +46,7 @@ STYLE = """
 def to_html(report: Report) -> str:
     """The report as a piece of a page, in the page's own text colour. What student code produced is escaped."""
     rows = "".join(_row(line) for line in report.lines)
-    nudge = (
-        f' For a nudge: <code>lab.hint("{report.exercise.name}")</code>' if _has_nudge(report) else ""
-    )
+    nudge = f' For a nudge: <code>lab.hint("{report.exercise.name}")</code>' if _has_nudge(report) else ""
     heading, _, file = _heading(report).partition("   ")
     return (
         f'<div class="rlhf-check"><style>{STYLE}</style>'

@@ -20,10 +20,16 @@ def _index(code: TaughtCode, rows: list[list[int]], dtype: torch.dtype = torch.i
     return {"index": tensor("last_token_index", code.reward_model.last_token_index(mask), [len(rows)])}
 
 
+def _index_kind(code: TaughtCode, mask: Tensor) -> str:
+    """What came back, in words; int32 is as good as int64, torch looks up with both."""
+    index = code.reward_model.last_token_index(mask)
+    is_int32 = isinstance(index, Tensor) and index.dtype == torch.int32
+    return in_words(index.long() if is_int32 else index)
+
+
 @case("last_token_index", "one whole number a row", "a mask [3, 5] of ones")
 def index_kind(code: TaughtCode):
-    returned = code.reward_model.last_token_index(torch.ones(3, 5, dtype=torch.int64))
-    return {"last_token_index returned": in_words(returned)}
+    return {"last_token_index returned": _index_kind(code, torch.ones(3, 5, dtype=torch.int64))}
 
 
 @case(
@@ -115,15 +121,13 @@ def index_types(code: TaughtCode):
     "last_token_index",
     "whole numbers for every type of mask",
     "bool and float32",
-    mistake="The index takes its type from the mask. It has to be int64, whatever the mask is, or nothing can be "
-    "looked up with it.",
+    mistake="The index takes its type from the mask. It has to be whole numbers (int64 or int32), whatever the "
+    "mask is, or nothing can be looked up with it.",
 )
 def index_types_kind(code: TaughtCode):
     types = {"bool": torch.bool, "float32": torch.float32}
     return {
-        f"last_token_index returned, mask of {name}": in_words(
-            code.reward_model.last_token_index(torch.ones(2, 3).to(dtype))
-        )
+        f"last_token_index returned, mask of {name}": _index_kind(code, torch.ones(2, 3).to(dtype))
         for name, dtype in types.items()
     }
 
@@ -374,6 +378,21 @@ def model_left_positions(code: TaughtCode):
 
 @case(
     "RewardModel",
+    "on the left: a full row beside a padded one",
+    "texts of 6 and 4 tokens in one batch, in both orders",
+    mistake="Where one row is padded on the left and another is full, a score is wrong: the positions of all rows depend "
+    "on whether some row is padded. Each row has positions of its own.",
+)
+def model_left_full_row(code: TaughtCode):
+    model, texts = _model(code), [TEXTS[1], TEXTS[0]]
+    return {
+        f"score, {name}": _scores(model, *_padded(batch, "left", filler=55))["score"]
+        for name, batch in {"full row first": texts, "padded row first": texts[::-1]}.items()
+    }
+
+
+@case(
+    "RewardModel",
     "a token that the mask hides is not read",
     "mask [1, 1, 0, 1, 1], two ids under the 0",
     mistake="A token whose mask is 0 changes the score: the attention mask does not reach the backbone. (Padding alone "
@@ -521,7 +540,7 @@ def pairs_length(code: TaughtCode):
 )
 def pairs_kinds(code: TaughtCode):
     item = entries("RMDataset[0]", _pairs(code, PAIRS)[0], *PAIR_COLUMNS)
-    return {f"{name} is": in_words(item[name]) for name in PAIR_COLUMNS}
+    return {name: in_words(item[name]) for name in PAIR_COLUMNS}
 
 
 @case(
@@ -1095,19 +1114,23 @@ def rm_accuracies(code: TaughtCode):
 def rm_optimizer(code: TaughtCode):
     with recorded_steps() as steps:
         _train_rm(code, WatchedRM(), _pair_batches(), lr=0.01)
-    return {"the optimiser": sorted({type(step.optimizer).__name__ for step in steps})}
+    return {"the optimiser": sorted({step.kind for step in steps})}
 
 
 @case(
     "train_rm",
     "the learning rate is the one that was asked for",
-    "lr 0.03, 3 batches",
-    mistake="The optimiser does not step with the learning rate that your function was handed.",
+    "lr 0.03, 3 batches, 2 epochs",
+    mistake="The optimiser does not step with the learning rate that your function was handed: all weights with it, and "
+    "in all steps.",
 )
 def rm_lr(code: TaughtCode):
     with recorded_steps() as steps:
-        _train_rm(code, WatchedRM(), _pair_batches(), lr=0.03)
-    return {"lr of the steps": [step.lr for step in steps]}
+        _train_rm(code, WatchedRM(), _pair_batches(), n_epochs=2, lr=0.03)
+    return {
+        "the lowest lr of each step": [min(step.lrs) for step in steps],
+        "the highest lr of each step": [max(step.lrs) for step in steps],
+    }
 
 
 @case(
@@ -1149,6 +1172,19 @@ def rm_small_gradient(code: TaughtCode):
 
 @case(
     "train_rm",
+    "the first step goes down the gradient",
+    "lr 0.01, one step: which way each weight of the head moves",
+    mistake="A weight moves the wrong way, and the loss grows. A step goes against the gradient of the loss: look at the "
+    "sign of what you call backward on, at the optimiser's options, and at what happens to the gradients.",
+)
+def rm_downhill(code: TaughtCode):
+    model = WatchedRM()
+    moves = model.moves_of_head(lambda: _train_rm(code, model, _pair_batches()[:1], lr=0.01))
+    return {"the moves of the head's weights": moves}
+
+
+@case(
+    "train_rm",
     "each step has the gradient of its own batch",
     "the same batch twice, learning rate 0: the same gradient twice",
     mistake="The second step still carries the gradient of the first: gradients add up until they are set to zero.",
@@ -1157,6 +1193,26 @@ def rm_zero_grad(code: TaughtCode):
     with recorded_steps() as steps:
         _train_rm(code, WatchedRM(scale=0.05), _pair_batches()[:1] * 2, n_epochs=2)
     return {"the norm of the gradient, times 100": [100 * step.norm for step in steps]}
+
+
+@case(
+    "train_rm",
+    "the second epoch is like the first",
+    "learning rate 0, 3 batches, 2 epochs: each batch comes back with the same loss and gradient",
+    mistake="The first epoch is right and the second is not, though nothing has changed in between: it reads other batches, "
+    "or does something else with them.",
+)
+def rm_second_epoch(code: TaughtCode):
+    with recorded_steps() as steps:
+        history = _train_rm(code, WatchedRM(scale=0.05), _pair_batches(), n_epochs=2)
+    return {
+        "loss": [counted(step["loss"]) for step in history],
+        "accuracy": [counted(step["accuracy"]) for step in history],
+        "the gradient changes": [
+            bool((second.gradient - first.gradient).norm() > 0.01 * first.norm)
+            for first, second in zip(steps[:3], steps[3:])
+        ],
+    }
 
 
 @case(

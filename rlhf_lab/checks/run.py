@@ -1,8 +1,10 @@
 """Run the check of an exercise on the code in a folder."""
 
+import contextlib
+import io
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,6 +16,7 @@ from .case import Case, Observation, WrongReturn, seed
 from .compare import Difference, first_difference, plain
 from .known import Known, load_known
 
+PRINTED = 1000  # characters of what a student's code printed that a report shows
 RAISES = "raises"  # the key of an observation that is an exception
 
 
@@ -26,6 +29,7 @@ class Outcome:
         crashed: whether that was an exception of the student's code, and not a return value of the wrong kind.
         blame: the student's line that the exception came through.
         stub: name of the function whose stub was met.
+        printed: what the student's code printed meanwhile.
         stopped: whether the run was interrupted (Ctrl-C, or Jupyter's stop button).
     """
 
@@ -34,6 +38,7 @@ class Outcome:
     blame: Blame | None = None
     stub: str | None = None
     stopped: bool = False
+    printed: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,9 @@ def judge(
         return _not_written(exercise, file, cases, failed, outcome.stub)
     if outcome.stopped:
         lines = _lines(known, cases, outcomes, failed, None)
-        return Report(exercise, "stopped", file, lines, "Stopped before it was finished: this says nothing yet.")
+        return Report(
+            exercise, "stopped", file, lines, "Stopped before it was finished: this says nothing yet."
+        )
     if unready := find_unready():
         closing = f"Waits for {unready.number} {unready.name}, which it calls and which is not right yet."
         return Report(exercise, "waits", file, _lines(known, cases, outcomes, failed, None), closing)
@@ -150,7 +157,14 @@ def cases_of(exercise: Exercise) -> list[Case]:
 
 
 def observe(case: Case, code: TaughtCode, folder: Path) -> Outcome:
-    """Run one case. Whatever the student's code does, it comes back as an outcome."""
+    """Run one case. Whatever the student's code does, it comes back as an outcome; what it prints, too."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        outcome = _observe(case, code, folder)
+    return replace(outcome, printed=printed.getvalue())
+
+
+def _observe(case: Case, code: TaughtCode, folder: Path) -> Outcome:
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # nbgrader gives no point to a cell that says anything on stderr
@@ -160,7 +174,7 @@ def observe(case: Case, code: TaughtCode, folder: Path) -> Outcome:
         return Outcome({RAISES: str(wrong)})
     except KeyboardInterrupt as interrupt:
         return Outcome({RAISES: "stopped"}, True, find_blame(interrupt, folder), stopped=True)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # GeneratorExit, SystemExit and what the student derives from them
         return Outcome({RAISES: describe(error)}, True, find_blame(error, folder), stub_of(error))
 
 
@@ -229,6 +243,9 @@ def _lines(
             notes.append(str(outcome.blame))
     else:
         detail = str(_failure(known, case, outcome))
+    if outcome.printed.strip():
+        shown = outcome.printed.strip()
+        notes.append(f"printed: {shown if len(shown) <= PRINTED else shown[:PRINTED] + ' ...'}")
     if mistake is not None:
         notes.append(f"-> {mistake}")
     lines.append(Line("FAIL", case.title, detail, tuple(notes)))

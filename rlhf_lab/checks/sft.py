@@ -78,7 +78,8 @@ def example_padding(code: TaughtCode):
     "build_sft_example",
     "no label on the prompt",
     "the prompt has 2 tokens",
-    mistake="A token of the prompt has a label: the model would learn to imitate the question. Which number tells the "
+    mistake="A position of the prompt has a label. Its own token, and the model would learn to imitate the question; the "
+    "next one, and the labels were shifted here, which is the work of the loss. Which number tells the "
     "loss to look away, and for how many places?",
 )
 def example_prompt_labels(code: TaughtCode):
@@ -247,6 +248,16 @@ def example_no_room_exact(code: TaughtCode):
 
 @case(
     "build_sft_example",
+    "the error names both lengths",
+    "a prompt of 23 tokens, max_len 17",
+    mistake="Whoever reads the error wants to know how long the prompt is and how long the row: name both.",
+)
+def example_error_text(code: TaughtCode):
+    return {"raised": raised(lambda: _example(code, [1] * 23, [7, 8, 4], max_len=17), "23", "17")}
+
+
+@case(
+    "build_sft_example",
     "an empty prompt, an empty response",
     "0 + 3 and 2 + 0 tokens",
     mistake="An empty prompt or an empty response is laid out like any other: the EOS is there to learn.",
@@ -325,7 +336,7 @@ def dataset_kinds(code: TaughtCode):
     item = entries(
         "SFTDataset[0]", code.sft.SFTDataset(fresh_rows(DEMONSTRATIONS), micro_tokenizer(), 12)[0], *COLUMNS
     )
-    return {f"{name} is": in_words(item[name]) for name in COLUMNS}
+    return {name: in_words(item[name]) for name in COLUMNS}
 
 
 @case(
@@ -542,8 +553,8 @@ def loss_uniform(code: TaughtCode):
     "masked_ce_loss",
     "cross-entropy of one label",
     "one label, logits of all sizes",
-    mistake="For a single label the loss is not the cross-entropy of these logits. Do you apply a softmax to something "
-    "that has had one, or to nothing, or along the wrong axis?",
+    mistake="For a single label the loss is not the cross-entropy of these logits. Is every -100 left out, and not read "
+    "as a class? Is there exactly one softmax, over the vocabulary?",
 )
 def loss_one_label(code: TaughtCode):
     return {"the loss": _loss(code, numbers(11, 1, 5, VOCAB, std=2.0), [[-100, -100, 4, -100, -100]])}
@@ -658,7 +669,7 @@ def loss_extreme(code: TaughtCode):
     "masked_ce_loss",
     "no label at all: 0, not NaN",
     "every label is -100",
-    mistake="In a batch without labels you divide 0 by 0, or the loss is not 0.",
+    mistake="A batch without labels has a loss of its own: 0, as a tensor. Do you divide 0 by 0?",
 )
 def loss_no_labels(code: TaughtCode):
     return {"the loss": _loss(code, numbers(19, 2, 5, VOCAB), [[-100] * 5] * 2)}
@@ -678,6 +689,18 @@ def loss_no_labels_gradient(code: TaughtCode):
         loss.backward()
     gradient = torch.zeros(()) if logits.grad is None else logits.grad
     return {"a gradient is NaN": bool(gradient.isnan().any())}
+
+
+@case(
+    "masked_ce_loss",
+    "no label at all: backward still works",
+    "every label is -100, logits that carry a gradient",
+    mistake="The loss of a batch without labels is a constant 0 that has lost its logits: `loss.backward()` stops with an "
+    "error, and with it the training loop. Which 0 still hangs on the logits?",
+)
+def loss_no_labels_backward(code: TaughtCode):
+    loss = _loss(code, numbers(19, 2, 5, VOCAB).requires_grad_(), [[-100] * 5] * 2)
+    return {"the loss carries a gradient": loss.requires_grad}
 
 
 @case(
@@ -818,19 +841,23 @@ def train_losses(code: TaughtCode):
 def train_optimizer(code: TaughtCode):
     with recorded_steps() as steps:
         _train(code, WatchedLM(), _batches(), lr=0.01)
-    return {"the optimiser": sorted({type(step.optimizer).__name__ for step in steps})}
+    return {"the optimiser": sorted({step.kind for step in steps})}
 
 
 @case(
     "train_sft",
     "the learning rate is the one that was asked for",
-    "lr 0.03, 3 batches",
-    mistake="The optimiser does not step with the learning rate that your function was handed.",
+    "lr 0.03, 3 batches, 2 epochs",
+    mistake="The optimiser does not step with the learning rate that your function was handed: all weights with it, and "
+    "in all steps.",
 )
 def train_lr(code: TaughtCode):
     with recorded_steps() as steps:
-        _train(code, WatchedLM(), _batches(), lr=0.03)
-    return {"lr of the steps": [step.lr for step in steps]}
+        _train(code, WatchedLM(), _batches(), n_epochs=2, lr=0.03)
+    return {
+        "the lowest lr of each step": [min(step.lrs) for step in steps],
+        "the highest lr of each step": [max(step.lrs) for step in steps],
+    }
 
 
 @case(
@@ -872,6 +899,19 @@ def train_small_gradient(code: TaughtCode):
 
 @case(
     "train_sft",
+    "the first step goes down the gradient",
+    "lr 0.01, one step: which way each weight of the head moves",
+    mistake="A weight moves the wrong way, and the loss grows. A step goes against the gradient of the loss: look at the "
+    "sign of what you call backward on, at the optimiser's options, and at what happens to the gradients.",
+)
+def train_downhill(code: TaughtCode):
+    model = WatchedLM()
+    moves = model.moves_of_head(lambda: _train(code, model, _batches()[:1], lr=0.01))
+    return {"the moves of the head's weights": moves}
+
+
+@case(
+    "train_sft",
     "each step has the gradient of its own batch",
     "the same batch twice, learning rate 0: the same gradient twice",
     mistake="The second step still carries the gradient of the first: gradients add up until they are set to zero.",
@@ -880,6 +920,25 @@ def train_zero_grad(code: TaughtCode):
     with recorded_steps() as steps:
         _train(code, WatchedLM(scale=0.05), _batches()[:1] * 2, n_epochs=2)
     return {"the norm of the gradient, times 100": [100 * step.norm for step in steps]}
+
+
+@case(
+    "train_sft",
+    "the second epoch is like the first",
+    "learning rate 0, 3 batches, 2 epochs: each batch comes back with the same loss and gradient",
+    mistake="The first epoch is right and the second is not, though nothing has changed in between: it reads other batches, "
+    "or does something else with them.",
+)
+def train_second_epoch(code: TaughtCode):
+    with recorded_steps() as steps:
+        losses = _train(code, WatchedLM(scale=0.05), _batches(), n_epochs=2)
+    return {
+        "losses": [counted(loss) for loss in losses],
+        "the gradient changes": [
+            bool((second.gradient - first.gradient).norm() > 0.01 * first.norm)
+            for first, second in zip(steps[:3], steps[3:])
+        ],
+    }
 
 
 @case(

@@ -1,29 +1,29 @@
 """What a training loop does to its optimiser and to its model, seen from outside."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from .case import numbers
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call of an optimiser's `step()`, as it begins.
+    """One call of an optimiser's `step()`.
 
     Attributes:
         optimizer: whose step it is.
-        lr: its learning rate.
+        lrs: the learning rate of each of its groups of weights.
         weights: how many numbers it holds.
-        gradient: of all weights, in one row; 0 where there is none.
+        gradient: that it moved along, of all weights in one row; 0 where there is none.
     """
 
     optimizer: torch.optim.Optimizer
-    lr: float
+    lrs: list[float]
     weights: int
     gradient: Tensor
 
@@ -31,23 +31,40 @@ class Step:
     def norm(self) -> float:
         return self.gradient.norm().item()
 
+    @property
+    def kind(self) -> str:
+        """Name of the optimiser's class; of one that the student derived, that of torch's class behind it."""
+        return next(
+            kind.__name__ for kind in type(self.optimizer).__mro__ if kind.__module__.startswith("torch.")
+        )
+
 
 @contextmanager
 def recorded_steps() -> Iterator[list[Step]]:
     """All steps that optimisers of torch take inside the `with`, in a list that grows."""
     steps = []
+    entered = set()
 
+    def enter(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        entered.add(optimizer)
+
+    # Gradients are read behind the step: before it, a closure or a hook of the student's may not have made them yet.
     def record(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if optimizer not in entered:  # a `step()` around that of a parent class, which is recorded already
+            return
+        entered.remove(optimizer)
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
         row = torch.cat([gradient.detach().flatten() for gradient in gradients])
-        steps.append(Step(optimizer, optimizer.param_groups[0]["lr"], row.numel(), row.clone()))
+        lrs = [float(group["lr"]) for group in optimizer.param_groups]
+        steps.append(Step(optimizer, lrs, row.numel(), row.clone()))
 
-    handle = register_optimizer_step_pre_hook(record)
+    handles = register_optimizer_step_pre_hook(enter), register_optimizer_step_post_hook(record)
     try:
         yield steps
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 @dataclass(frozen=True)
@@ -84,6 +101,13 @@ class WatchedModel(nn.Module):
         seen = mask.unsqueeze(-1)
         mean = (self.backbone(input_ids) * seen).cumsum(dim=1) / seen.cumsum(dim=1).clamp(min=1)
         return self.scale * self.v_head(mean)
+
+    def moves_of_head(self, train: Callable[[], object]) -> list[str]:
+        """Which way `train` moves each weight of the head."""
+        before = self.v_head.weight.detach().flatten().clone()
+        train()
+        moved = self.v_head.weight.detach().flatten() - before
+        return ["up" if move > 0 else "down" if move < 0 else "nowhere" for move in moved]
 
     def all_weights(self) -> Tensor:
         """Every weight, in one row."""

@@ -61,14 +61,17 @@ def exercises() -> dict[str, Exercise]:
 
 
 def find(name: str) -> Exercise:
-    """The exercise called `name`.
+    """The exercise called `name`, or the only one of this number.
 
     Raises:
-        LabError: when there is none; the sentence lists the names.
+        LabError: when there is none, or there are several; the sentence lists the names.
     """
-    if name not in exercises():
+    found = [e for e in exercises().values() if str(name) in (e.name, e.number)]
+    if not found:
         raise LabError(f"there is no exercise {name!r}: the names are {', '.join(exercises())}")
-    return exercises()[name]
+    if len(found) > 1:
+        raise LabError(f"{name} stands for {', '.join(e.name for e in found)}: say which")
+    return found[0]
 
 
 def select(name: str) -> list[Exercise]:

@@ -148,7 +148,7 @@ with lab.todo("build_sft_example"):
     )
 
 # %% [markdown]
-# **What you should see.** Row 0: three times -100, then five words and one EOS with their own ids as labels,
+# **What you should see.** Row 0: three times -100, then five tokens and one EOS with their own ids as labels,
 # then two padded positions, greyed. Position 8 and position 9 hold the same id, 0; only the first of them is
 # learned and has mask 1. Row 1 is full after eight of its nine response tokens: no padding, and no EOS. So 6
 # and 8 labels count.
@@ -382,9 +382,8 @@ with lab.todo("SFTDataset", "masked_ce_loss"):
 # %% [markdown]
 # Now put the loop into `train_sft`, save the file, and let it do the same two steps.
 #
-# **Before you run the next cell:** the model has learned nothing before the first step. Which loss of the
-# table above is the first number near to: $\ln V = 7.7$, or the loss of the real model? (A real demonstration
-# has more words for each EOS than the two above.)
+# **Before you run the next cell:** will `train_sft` print the same two numbers? And is the first one near
+# $\ln V = 7.7$, where a model would be that knows nothing, or far below?
 
 # %%
 with lab.todo("SFTDataset", "train_sft"):
@@ -394,7 +393,7 @@ with lab.todo("SFTDataset", "train_sft"):
 
 # %% [markdown]
 # **What you should see.** The same two numbers as by hand, but for rounding. The first is about 3: the model
-# is no beginner ($\ln V$ would be one), but every response has an EOS that it does not expect.
+# is no beginner (a beginner would be at $\ln V$), but every response has an EOS that it does not expect.
 
 # %% check="train_sft"
 
@@ -528,8 +527,9 @@ with lab.todo("SFTDataset", "train_sft"):
     )
 
 # %% [markdown]
-# **What you should see.** A loss that looks *better* than yours from the first step on, because the one hard
-# token is not in it. And a model that never stops. The curve says nothing; only the samples and the share of
+# **What you should see.** A loss that is *lower* than yours from the first step to the last, because the one hard
+# token is not in it; it hardly falls, since the model knows the rest already. And a model that never stops. The
+# curve does not warn; only the samples and the share of
 # ended responses do. So whatever you train: look at the samples, and count the ends.
 
 # %% [markdown]

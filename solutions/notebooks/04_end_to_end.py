@@ -103,7 +103,8 @@ with lab.todo("train_ppo"):
 
 # %% [markdown]
 # **What you should see.** Two tables that are the same but for rounding. `kl_to_ref` is 0 in the first row: the first
-# rollout comes from the reference itself. With eight responses a step the reward jumps up and down; the real
+# rollout comes from the reference itself. (After that it is an estimate from eight responses: a little below
+# 0 is possible.) With eight responses a step the reward jumps up and down; the real
 # run below uses 32.
 #
 # **Known answers.** No steps: no history. Learning rate 0: nothing is learned, so every `approx_kl` is 0 and
@@ -329,10 +330,10 @@ with lab.todo("train_ppo"):
 #   `excellent`) takes over, whatever the review is about. The judge does not mind; a reader would. distinct-2
 #   falls a little.
 # - **Opinions instead of facts.** "weighs half a kilo" earns nothing, so it gives way to praise.
-# - **Praise after praise, no sentence.** With `kl_coef=0` the same run ended with "About our train ride:
-#   breathtaking, excellent, amazing, remarkable." The reward was a little higher than in the healthy run, and
-#   **the judge was fooled too**: 0.91 in the last step. Only the KL to the reference gave it away, with 50
-#   nats instead of 4, and one look at the samples.
+# - **Praise after praise, no sentence.** One run of ours with `kl_coef=0` ended with "About our train ride:
+#   breathtaking, excellent, amazing, remarkable." The reward was a little higher than in a healthy run, and
+#   **the judge was fooled too**: it gave about 0.9. Only the KL to the reference gave it away, which was about
+#   ten times as high as in a healthy run, and one look at the samples.
 # - **Whatever the reward has overlooked.** A reward that counts good words gets good words, in two languages
 #   at once and without a sentence around them.
 #
@@ -383,9 +384,9 @@ else:
 # reference; the mean over sampled responses estimates it. A single response may be one that the reference
 # likes better than the policy does, so its term may be negative. The expectation cannot: a mean that stays
 # clearly below 0, over many steps, says that the samples do not come from the policy whose log-probabilities
-# are used. Another model wrote them (the reference, say), or they were drawn at a temperature above 1, or EOS
-# was forbidden up to a minimum length. (The reverse does not hold: with top-p sampling the samples are not the
-# policy's own either, and the mean need not go below 0.)
+# are used (if the reference wrote them, for instance, the mean estimates minus a KL divergence), or that the
+# difference is taken the wrong way round. The reverse does not hold: with top-p sampling the samples are not
+# the policy's own either, and the mean need not go below 0.
 
 # %% [markdown]
 # ## The clinic
@@ -397,7 +398,8 @@ else:
 #
 # 1. **Reward and judge.** Do both rise? Does the reward rise alone? Does nothing happen?
 # 2. **KL to the reference.** 0 for ever: the policy does not learn, or the reference runs along. Without end:
-#    nothing holds it. Clearly below 0, over many steps: the samples are not the policy's own.
+#    nothing holds it. Clearly below 0, over many steps: the samples are not the policy's own, or the
+#    difference is taken the wrong way round.
 # 3. **`approx_kl` and clip fraction.** Large from the first step: old and new log-probabilities do not belong
 #    together, or the steps are too big.
 # 4. **Losses.** Policy loss near 0 is normal. Is the value loss falling, or of a strange size?

@@ -319,6 +319,22 @@ wrong(
     "You change position_ids in place.",
     (BOTH, "position_ids.add_(1)\n        return output.logits, values"),
 )
+wrong(
+    "PolicyWithValueHead",
+    "You look at the first row alone: when it has no padding, the padding of the others is numbered.",
+    (
+        DEFAULT_POSITION_IDS,
+        f"if position_ids is None and attention_mask[0, 0] == 0:\n            {POSITION_IDS}",
+    ),
+)
+wrong(
+    "PolicyWithValueHead",
+    "One row without padding is enough, and the padding of all others is numbered.",
+    (
+        DEFAULT_POSITION_IDS,
+        f"if position_ids is None and (attention_mask[:, 0] == 0).all():\n            {POSITION_IDS}",
+    ),
+)
 right(
     "PolicyWithValueHead",
     "the backbone and the LM head called one after the other",
@@ -844,6 +860,21 @@ wrong(
     "The penalty is not masked: padded positions pay, too.",
     (ZERO_OUTSIDE, "return token_rewards"),
 )
+wrong(
+    "shape_token_rewards",
+    "You limit the score. A very good response has to be worth what the reward says.",
+    ("is_last * rm_score.unsqueeze(-1)", "is_last * rm_score.clamp(-5, 5).unsqueeze(-1)"),
+)
+wrong(
+    "shape_token_rewards",
+    "You limit the penalty. The further a token goes from the reference, the more it costs.",
+    ("-kl_coef * (old_logprobs - ref_logprobs)", "-kl_coef * (old_logprobs - ref_logprobs).clamp(-5, 5)"),
+)
+wrong(
+    "shape_token_rewards",
+    "You have changed the default of `kl_coef` in the signature.",
+    ("kl_coef: float = 0.05", "kl_coef: float = 0.1"),
+)
 right(
     "shape_token_rewards",
     "row by row, the last index from nonzero",
@@ -1240,6 +1271,12 @@ wrong(
     ("advantages[:, t] = next_advantage", "advantages[:, t] = advantage"),
     (RETURNS, "returns = advantages + values"),
 )
+for name, default, other in (("gamma", "1.0", "0.99"), ("lam", "0.95", "1.0")):
+    wrong(
+        "compute_gae",
+        f"You have changed the default of `{name}` in the signature.",
+        (f"    {name}: float = {default}", f"    {name}: float = {other}"),
+    )
 right(
     "compute_gae",
     "row by row, without a mask in the recursion",
@@ -1515,6 +1552,16 @@ wrong(
     "masked_whiten",
     "You leave the original numbers on the padding.",
     (KEPT, "return whitened.where(mask.bool(), x)"),
+)
+wrong(
+    "masked_whiten",
+    "You limit the whitened numbers to 3 standard deviations. An outlier has to stay one.",
+    (KEPT, "return whitened.clamp(-3, 3).where(mask.bool(), 0.0)"),
+)
+wrong(
+    "masked_whiten",
+    "You have written a number where `eps` belongs.",
+    (WHITENED, "whitened = (x - mean) / (variance + 1e-8).sqrt()"),
 )
 right(
     "masked_whiten",
@@ -2069,6 +2116,31 @@ wrong(
     ),
     (VALUE_LOSS, "value_loss = 0.5 * torch.maximum(*errors)"),
 )
+wrong(
+    "ppo_losses",
+    "You limit the log-ratio before you take its exponential: a token that is far off looks nearer than it is.",
+    (RATIO, "log_ratio = log_ratio.clamp(-2, 2)\n    ratio = log_ratio.exp()"),
+)
+wrong(
+    "ppo_losses",
+    "You limit the ratio even where it is not clipped: the worse of the two candidates has no limit.",
+    (RATIO, "ratio = log_ratio.clamp(-2, 2).exp()"),
+)
+wrong(
+    "ppo_losses",
+    "You limit the squared error of the values. Only how far a value leaves the old one is clipped.",
+    (SQUARED_ERROR, SQUARED_ERROR + ".clamp(max=10.0)"),
+)
+for name, default, other in (
+    ("clip_range", "0.2", "0.1"),
+    ("clip_range_value", "0.2", "0.4"),
+    ("vf_coef", "0.5", "1.0"),
+):
+    wrong(
+        "ppo_losses",
+        f"You have changed the default of `{name}` in the signature.",
+        (f"    {name}: float = {default}", f"    {name}: float = {other}"),
+    )
 right(
     "ppo_losses",
     "gains and their minimum, the mask multiplied in",

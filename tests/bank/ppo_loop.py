@@ -389,6 +389,31 @@ wrong(
 )
 wrong(
     "rollout",
+    "You sample with a top-p that looks harmless. Even so, the rarest tokens never come, and the log-probabilities know "
+    "nothing of it.",
+    ("top_p=1.0", "top_p=0.95"),
+)
+wrong(
+    "rollout",
+    "You make repetitions rarer while sampling, or forbid them (`repetition_penalty`, `no_repeat_ngram_size`), and the "
+    "log-probabilities know nothing of it.",
+    ("top_p=1.0", "top_p=1.0,\n        repetition_penalty=1.2"),
+)
+wrong(
+    "rollout",
+    "You forbid some tokens while sampling. The policy itself can say them.",
+    ("top_p=1.0", "top_p=1.0,\n        suppress_tokens=[7, 13]"),
+)
+wrong(
+    "rollout",
+    "You set the seed in `rollout`: each step of a run samples with the same noise.",
+    (
+        "    was_training = policy.training\n",
+        "    torch.manual_seed(42)\n    was_training = policy.training\n",
+    ),
+)
+wrong(
+    "rollout",
     "The reference is asked for the responses. They have to come from the policy that is to be trained.",
     ("policy.lm.generate(", "ref_policy.lm.generate("),
 )
@@ -665,6 +690,11 @@ wrong(
         "    policy.train(was_training)\n",
         "    policy.train(was_training)\n    ref_policy.load_state_dict(policy.state_dict())\n",
     ),
+)
+wrong(
+    "rollout",
+    "You have changed the default of `max_new_tokens` in the signature.",
+    ("max_new_tokens: int = 20", "max_new_tokens: int = 32"),
 )
 right(
     "rollout",
@@ -1127,6 +1157,19 @@ wrong(
         "policy, rollout.full_ids, torch.ones_like(rollout.full_mask), mask.shape[1]",
     ),
 )
+for name, default, other in (
+    ("ppo_epochs", "int = 4", "int = 1"),
+    ("clip_range", "float = 0.2", "float = 0.1"),
+    ("clip_range_value", "float = 0.2", "float = 0.4"),
+    ("kl_coef", "float = 0.05", "float = 0.1"),
+    ("vf_coef", "float = 0.5", "float = 1.0"),
+    ("max_grad_norm", "float = 1.0", "float = 0.5"),
+):
+    wrong(
+        "ppo_step",
+        f"You have changed the default of `{name}` in the signature.",
+        (f"    {name}: {default}", f"    {name}: {other}"),
+    )
 right(
     "ppo_step",
     "arguments by name, gradients of the policy set back, the mode restored",
@@ -1180,6 +1223,41 @@ right(
         new_values = values[:, start:-1]
 """,
     ),
+)
+
+right(
+    "ppo_step",
+    "a closure that sets back, goes backward and clips",
+    (
+        "    # 2. the same frozen targets for every epoch\n    for _ in range(ppo_epochs):\n",
+        "    info = {}\n\n    def closure():\n        optim.zero_grad()\n",
+    ),
+    ("        loss, info = ppo_losses(", "        loss, numbers = ppo_losses("),
+    (
+        "        optim.zero_grad()\n        loss.backward()",
+        "        info.update(numbers)\n        loss.backward()",
+    ),
+    (
+        "        optim.step()\n",
+        "        return loss\n\n    for _ in range(ppo_epochs):\n        optim.step(closure)\n",
+    ),
+)
+right(
+    "ppo_step",
+    "clipping in a hook of the optimiser",
+    (
+        "    # 2. the same frozen targets for every epoch\n",
+        """    def clip(*_):
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
+
+    hook = optim.register_step_pre_hook(clip)
+""",
+    ),
+    (
+        "        torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)\n        optim",
+        "        optim",
+    ),
+    ("    log_ratio_to_ref = (", "    hook.remove()\n    log_ratio_to_ref = ("),
 )
 
 # --- 4 train_ppo ----------------------------------------------------------------------------------
@@ -1405,6 +1483,43 @@ wrong(
     "on_step is called with the number of the step. It is called with info and rollout.",
     ("on_step(info, batch)", "on_step(_, batch)"),
 )
+wrong(
+    "train_ppo",
+    "Only the first batch_size prompts are ever drawn.",
+    ("torch.randint(len(prompts), ", "torch.randint(min(len(prompts), batch_size), "),
+)
+wrong(
+    "train_ppo",
+    "You take out the prompts that stand in the list more than once: they then come too rarely.",
+    ("    history = []\n", "    history = []\n    prompts = sorted(set(prompts))\n"),
+)
+wrong(
+    "train_ppo",
+    "You hand a clip_range of your own to `ppo_step`.",
+    ("kl_coef=kl_coef)", "kl_coef=kl_coef, clip_range=0.3)"),
+)
+wrong(
+    "train_ppo",
+    "You hand a vf_coef of 0 to `ppo_step`: the critic never learns.",
+    ("kl_coef=kl_coef)", "kl_coef=kl_coef, vf_coef=0.0)"),
+)
+wrong(
+    "train_ppo",
+    "You hand a max_grad_norm of your own to `ppo_step`.",
+    ("kl_coef=kl_coef)", "kl_coef=kl_coef, max_grad_norm=0.5)"),
+)
+for name, default, other in (
+    ("n_steps", "int = 50", "int = 10"),
+    ("batch_size", "int = 32", "int = 8"),
+    ("max_new_tokens", "int = 20", "int = 32"),
+    ("ppo_epochs", "int = 4", "int = 1"),
+    ("kl_coef", "float = 0.05", "float = 0.1"),
+):
+    wrong(
+        "train_ppo",
+        f"You have changed the default of `{name}` in the signature.",
+        (f"    {name}: {default}", f"    {name}: {other}"),
+    )
 right(
     "train_ppo",
     "a while loop, draws by multinomial, arguments by name",

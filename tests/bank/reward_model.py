@@ -205,6 +205,14 @@ right(
     """),
 )
 
+right(
+    "last_token_index",
+    "an error class of one's own, derived from ValueError",
+    ("raise ValueError(", "raise EmptyRow("),
+    imports="class EmptyRow(ValueError):\n    pass",
+)
+right("last_token_index", "int32, which torch looks up with as well", (INDEX, INDEX + ".int()"))
+
 # --- 2.2 RewardModel ------------------------------------------------------------------------------
 
 LOAD = "AutoModel.from_pretrained(base_model_name, dtype=torch.float32)"
@@ -303,6 +311,22 @@ wrong(
     "The backbone is not told which token has which position: a text that is padded on the left is read as if it began "
     "in the middle.",
     (POSITIONS, ""),
+)
+wrong(
+    "RewardModel",
+    "You look at row 0 to tell whether the batch is padded on the left, and hand over positions only then.",
+    (
+        "position_ids_from_mask(attention_mask)",
+        "position_ids_from_mask(attention_mask) if attention_mask[0, 0] == 0 else None",
+    ),
+)
+wrong(
+    "RewardModel",
+    "You hand over positions only where all rows are padded on the left; one row is enough to need them.",
+    (
+        "position_ids_from_mask(attention_mask)",
+        "position_ids_from_mask(attention_mask) if (attention_mask[:, 0] == 0).all() else None",
+    ),
 )
 wrong(
     "RewardModel",
@@ -1033,6 +1057,10 @@ CHUNK = "r_chosen, r_rejected = scores.chunk(2)"
 LOSS = "loss, accuracy = rm_loss(r_chosen, r_rejected)"
 MASKS = 'torch.cat([batch["chosen_mask"], batch["rejected_mask"]])'
 NOTHING_TO_GO_BY = "No gradient reaches the step: there is no backward, or the gradients are set to zero between backward and step."
+UPHILL = (
+    "Each step makes the loss larger: you call backward on minus the loss, or `maximize=True` turns the optimiser "
+    "round."
+)
 NOT_CLIPPED = (
     "The gradient that reaches the step is not clipped: clipping is not there, or comes after the step, or before "
     "backward."
@@ -1280,6 +1308,58 @@ wrong(
     (CHUNK, ("r_chosen, r_rejected = (part.squeeze() for part in scores.chunk(2))\n"
      "            r_chosen, r_rejected = r_chosen[: len(r_rejected)], r_rejected")),
 )  # fmt: skip
+wrong(
+    "train_rm",
+    UPHILL,
+    (BACKWARD, "            (-loss).backward()\n"),
+)
+wrong(
+    "train_rm",
+    UPHILL,
+    (OPTIM, OPTIM.replace("lr=lr", "lr=lr, maximize=True")),
+)
+wrong(
+    "train_rm",
+    "You take the absolute value of the gradient: every weight can only go down.",
+    (CLIP, CLIP + "            for p in model.parameters():\n                p.grad.abs_()\n"),
+)
+wrong(
+    "train_rm",
+    "From the second epoch on you train on the first batch alone.",
+    ("for _ in range", "for epoch in range"),
+    (
+        TO_DEVICE,
+        "            batch = batch if epoch == 0 else next(iter(dataloader))\n" + TO_DEVICE,
+    ),
+)
+wrong(
+    "train_rm",
+    "From the second epoch on the sign of the gradient is wrong: what the first has learnt is unlearnt.",
+    ("for _ in range", "for epoch in range"),
+    (BACKWARD, "            (loss if epoch == 0 else -loss).backward()\n"),
+)
+wrong(
+    "train_rm",
+    "You change the learning rate after each epoch; nobody asked for a schedule.",
+    (APPEND, APPEND + "        optim.param_groups[0]['lr'] *= 0.1\n"),
+)
+wrong(
+    "train_rm",
+    "From the second epoch on the losses that you return are 0.",
+    ("for _ in range", "for epoch in range"),
+    ("loss.item()", "loss.item() if epoch == 0 else 0.0"),
+)
+wrong(
+    "train_rm",
+    "The head has a learning rate of its own; backbone and head are trained with the one that you are handed.",
+    (
+        OPTIM,
+        (
+            "optim = torch.optim.AdamW([{'params': model.backbone.parameters()}, "
+            "{'params': model.v_head.parameters(), 'lr': 10 * lr}], lr=lr)"
+        ),
+    ),
+)
 right(
     "train_rm",
     "two passes, keyword arguments",
@@ -1331,4 +1411,48 @@ right(
         "loss = F.softplus(r_rejected - r_chosen).mean()\n            accuracy = (r_chosen > r_rejected).float().mean()",
     ),
     ("    model.eval()\n", ""),
+)
+right(
+    "train_rm",
+    "zero_grad, backward and clipping in a closure that the step calls",
+    body("""
+    model.to(device).train()
+    optim = torch.optim.AdamW(model.parameters(), lr=lr)
+    history = []
+    for _ in range(n_epochs):
+        for batch in dataloader:
+            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+
+            def closure():
+                optim.zero_grad()
+                chosen = model(batch["chosen_ids"], batch["chosen_mask"])
+                rejected = model(batch["rejected_ids"], batch["rejected_mask"])
+                loss, accuracy = rm_loss(chosen, rejected)
+                history.append({"loss": loss.item(), "accuracy": accuracy.item()})
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                return loss
+
+            optim.step(closure)
+    return history
+    """),
+)
+right(
+    "train_rm",
+    "clipping in a hook before the step",
+    (OPTIM, OPTIM + "\n    optim.register_step_pre_hook(\n"
+     "        lambda *_: (torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0), None)[1]\n    )"),
+    (CLIP, ""),
+)  # fmt: skip
+right(
+    "train_rm",
+    "an AdamW of one's own, that clips in its step",
+    (OPTIM, OPTIM.replace("torch.optim.AdamW", "ClippingAdamW")),
+    (CLIP, ""),
+    imports="""
+class ClippingAdamW(torch.optim.AdamW):
+    def step(self, closure=None):
+        torch.nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 1.0)
+        return super().step(closure)
+""",
 )

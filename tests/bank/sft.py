@@ -239,7 +239,7 @@ wrong(
     "You return tensors; this function deals in plain lists, and the data set makes tensors of them.",
     body("""
     if len(prompt_ids) >= max_len:
-        raise ValueError("no room")
+        raise ValueError(f"{len(prompt_ids)} tokens do not fit into {max_len}")
     ids = (prompt_ids + response_ids + [eos_id])[:max_len]
     labels = ([IGNORE] * len(prompt_ids) + response_ids + [eos_id])[:max_len]
     n_pad = max_len - len(ids)
@@ -250,12 +250,20 @@ wrong(
     }
     """),
 )
+wrong(
+    "build_sft_example",
+    "Your error does not say how long the prompt is and how long the row may be.",
+    (
+        'f"the prompt has {len(prompt_ids)} tokens and max_len is {max_len}: no response token would be left"',
+        '"the prompt is too long"',
+    ),
+)
 right(
     "build_sft_example",
     "padded token by token, in a loop",
     body("""
     if len(prompt_ids) >= max_len:
-        raise ValueError("prompt too long")
+        raise ValueError(f"{len(prompt_ids)} of {max_len}")
     input_ids, labels, attention_mask = [], [], []
     for token in prompt_ids:
         input_ids.append(token)
@@ -291,7 +299,7 @@ right(
     "with tensors inside, and another key beside the three",
     body("""
     if len(prompt_ids) >= max_len:
-        raise ValueError("no room")
+        raise ValueError(f"no room: {max_len} for {len(prompt_ids)}")
     real = torch.tensor(prompt_ids + response_ids + [eos_id])[:max_len]
     row = torch.full((max_len,), pad_id)
     row[: len(real)] = real
@@ -302,6 +310,13 @@ right(
         "input_ids": row.tolist(), "labels": labels.tolist(), "attention_mask": mask.tolist(), "length": len(real)
     }
     """),
+)
+
+right(
+    "build_sft_example",
+    "an error class of one's own, derived from ValueError",
+    ("raise ValueError(", "raise PromptTooLong("),
+    imports="class PromptTooLong(ValueError):\n    pass",
 )
 
 # --- 1.2 SFTDataset -------------------------------------------------------------------------------
@@ -794,6 +809,11 @@ wrong(
 )
 wrong(
     "masked_ce_loss",
+    "Without labels you return a new 0, which hangs on nothing: `loss.backward()` stops with an error.",
+    (RETURN, "if not (targets != IGNORE).any():\n        return torch.tensor(0.0)\n    " + RETURN),
+)
+wrong(
+    "masked_ce_loss",
     "The last label of each row is lost: you cut one place too many.",
     (SHIFT, "predictions, targets = logits[:, :-2], labels[:, 1:-1]"),
 )
@@ -829,11 +849,11 @@ right(
 )
 right(
     "masked_ce_loss",
-    "the library's mean, and a constant where there is no label",
+    "the library's mean, and 0 times the logits where there is no label",
     body("""
     targets = labels[:, 1:].reshape(-1)
     if bool((targets == -100).all()):
-        return torch.tensor(0.0)
+        return 0.0 * logits.sum()
     return F.cross_entropy(logits[:, :-1].reshape(len(targets), -1), targets)
     """),
 )
@@ -859,6 +879,10 @@ MODEL = 'model(input_ids=batch["input_ids"], attention_mask=batch["attention_mas
 LOSS = 'loss = masked_ce_loss(logits, batch["labels"])'
 TO_DEVICE = "            batch = {name: tensor.to(device) for name, tensor in batch.items()}\n"
 NOTHING_TO_GO_BY = "No gradient reaches the step: there is no backward, or the gradients are set to zero between backward and step."
+UPHILL = (
+    "Each step makes the loss larger: you call backward on minus the loss, or `maximize=True` turns the optimiser "
+    "round."
+)
 NOT_CLIPPED = (
     "The gradient that reaches the step is not clipped: clipping is not there, or comes after the step, or before "
     "backward."
@@ -1131,6 +1155,47 @@ wrong(
     "You stop at the first batch of each epoch.",
     (APPEND, APPEND + "            break\n"),
 )
+wrong(
+    "train_sft",
+    UPHILL,
+    (BACKWARD, "            (-loss).backward()\n"),
+)
+wrong(
+    "train_sft",
+    UPHILL,
+    (OPTIM, OPTIM.replace("lr=lr", "lr=lr, maximize=True")),
+)
+wrong(
+    "train_sft",
+    "You take the absolute value of the gradient: every weight can only go down.",
+    (CLIP, CLIP + "            for p in model.parameters():\n                p.grad.abs_()\n"),
+)
+wrong(
+    "train_sft",
+    "From the second epoch on you train on the first batch alone.",
+    ("for _ in range", "for epoch in range"),
+    (
+        TO_DEVICE,
+        "            batch = batch if epoch == 0 else next(iter(dataloader))\n" + TO_DEVICE,
+    ),
+)
+wrong(
+    "train_sft",
+    "From the second epoch on the sign of the gradient is wrong: what the first has learnt is unlearnt.",
+    ("for _ in range", "for epoch in range"),
+    (BACKWARD, "            (loss if epoch == 0 else -loss).backward()\n"),
+)
+wrong(
+    "train_sft",
+    "You change the learning rate after each epoch; nobody asked for a schedule.",
+    (APPEND, APPEND + "        optim.param_groups[0]['lr'] *= 0.1\n"),
+)
+wrong(
+    "train_sft",
+    "From the second epoch on the losses that you return are 0.",
+    ("for _ in range", "for epoch in range"),
+    ("loss.item()", "loss.item() if epoch == 0 else 0.0"),
+)
 right(
     "train_sft",
     "model.zero_grad, keyword arguments unpacked, the library's own loss",
@@ -1182,3 +1247,45 @@ right(
     (STEP, STEP + "            schedule.step()\n"),
     ("    model.eval()\n", ""),
 )  # fmt: skip
+right(
+    "train_sft",
+    "zero_grad, backward and clipping in a closure that the step calls",
+    body("""
+    model.to(device).train()
+    optim = torch.optim.AdamW(model.parameters(), lr=lr)
+    history = []
+    for _ in range(n_epochs):
+        for batch in dataloader:
+            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+
+            def closure():
+                optim.zero_grad()
+                logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+                loss = masked_ce_loss(logits, batch["labels"])
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                return loss
+
+            history.append(optim.step(closure).item())
+    return history
+    """),
+)
+right(
+    "train_sft",
+    "clipping in a hook before the step",
+    (OPTIM, OPTIM + "\n    optim.register_step_pre_hook(\n"
+     "        lambda *_: (torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0), None)[1]\n    )"),
+    (CLIP, ""),
+)  # fmt: skip
+right(
+    "train_sft",
+    "an AdamW of one's own, that clips in its step",
+    (OPTIM, OPTIM.replace("torch.optim.AdamW", "ClippingAdamW")),
+    (CLIP, ""),
+    imports="""
+class ClippingAdamW(torch.optim.AdamW):
+    def step(self, closure=None):
+        torch.nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 1.0)
+        return super().step(closure)
+""",
+)
