@@ -249,7 +249,7 @@ def _lines(
     if mistake is not None:
         notes.append(f"-> {mistake}")
     lines.append(Line("FAIL", case.title, detail, tuple(notes)))
-    if later := cases[failed + 1 :]:
-        more = later[0].title if len(later) == 1 else f"{len(later)} more, {later[0].title} ..."
-        lines.append(Line("--", more, "not looked at until the line above is right"))
+    if later := len(cases) - failed - 1:
+        title = f"{later} more case{'s' if later > 1 else ''}"
+        lines.append(Line("--", title, "not looked at until the line above is right"))
     return tuple(lines)
