@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from rlhf_lab.checks.compare import first_difference
+from rlhf_lab.checks.differences import first_difference
 from rlhf_lab.checks.known import FOLDER
 from rlhf_lab.checks.run import RAISES, Outcome, cases_of, observe_all
 from rlhf_lab.course import Exercise, exercises

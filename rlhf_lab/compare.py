@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from .checks.case import Case, other_numbers
-from .checks.compare import first_difference
+from .checks.differences import first_difference
 from .checks.run import RAISES, Outcome, cases_of, observe_all
 from .course import Exercise
 from .errors import LabError

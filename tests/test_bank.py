@@ -6,7 +6,7 @@ import pytest
 
 from authoring.kills import judge_entries, kill_table
 from authoring.known import gather_known, package_with, show_bank
-from rlhf_lab.checks.compare import first_difference
+from rlhf_lab.checks.differences import first_difference
 from rlhf_lab.checks.known import load_known
 from rlhf_lab.checks.run import cases_of, check_code
 from rlhf_lab.course import exercises

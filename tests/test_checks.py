@@ -11,7 +11,7 @@ import torch
 
 from authoring.paths import SOLUTIONS, STUBS
 from rlhf_lab import checks
-from rlhf_lab.checks import compare, run
+from rlhf_lab.checks import differences, run
 from rlhf_lab.checks.case import WrongReturn, entries, in_words, numbers, other_numbers, parts, raised, tensor
 from rlhf_lab.course import exercises, find, select
 from rlhf_lab.errors import LabError
@@ -334,11 +334,11 @@ def test_the_page_says_what_the_text_says(solved):
 
 def test_the_first_difference_is_found_with_its_index():
     got, expected = (
-        compare.plain({"a": torch.eye(2)}),
-        compare.plain({"a": torch.tensor([[1.0, 0.0], [0.5, 1.0]])}),
+        differences.plain({"a": torch.eye(2)}),
+        differences.plain({"a": torch.tensor([[1.0, 0.0], [0.5, 1.0]])}),
     )
-    assert str(compare.first_difference(got, expected, 1e-4)) == "a[1, 0] is 0, expected 0.5"
-    assert compare.first_difference(expected, expected, 1e-4) is None
+    assert str(differences.first_difference(got, expected, 1e-4)) == "a[1, 0] is 0, expected 0.5"
+    assert differences.first_difference(expected, expected, 1e-4) is None
 
 
 @pytest.mark.parametrize(
@@ -354,18 +354,18 @@ def test_the_first_difference_is_found_with_its_index():
     ],
 )
 def test_differences_in_words(got, expected, says):
-    assert str(compare.first_difference(got, expected, 1e-4, "x")) == says
+    assert str(differences.first_difference(got, expected, 1e-4, "x")) == says
 
 
 def test_numbers_agree_within_the_tolerance_however_large():
-    assert compare.first_difference(1e6 + 50, 1e6, 1e-4) is None
-    assert compare.first_difference(1e6 + 150, 1e6, 1e-4) is not None
-    assert compare.first_difference(5e-5, 0.0, 1e-4) is None
-    assert compare.first_difference(1, 1.0, 1e-4) is None
+    assert differences.first_difference(1e6 + 50, 1e6, 1e-4) is None
+    assert differences.first_difference(1e6 + 150, 1e6, 1e-4) is not None
+    assert differences.first_difference(5e-5, 0.0, 1e-4) is None
+    assert differences.first_difference(1, 1.0, 1e-4) is None
 
 
 def test_observations_are_json():
-    observed = compare.plain(
+    observed = differences.plain(
         {
             "t": torch.tensor([1.5, float("nan"), float("inf")]),
             "n": None,

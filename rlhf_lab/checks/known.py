@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from .case import Case, Observation
-from .compare import first_difference
+from .differences import first_difference
 
 FOLDER = Path(__file__).parent / "known"
 

@@ -13,7 +13,7 @@ from ..course import Exercise, find
 from ..student_code import Blame, BrokenFile, describe, find_blame, fresh_code, stub_of
 from ..taught_code import TaughtCode
 from .case import Case, Observation, WrongReturn, seed
-from .compare import Difference, first_difference, plain
+from .differences import Difference, first_difference, plain
 from .known import Known, load_known
 
 PRINTED = 1000  # characters of what a student's code printed that a report shows
