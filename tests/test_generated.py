@@ -250,4 +250,5 @@ def test_links_lead_to_files(student):
         for target in re.findall(
             r"\]\((?!http)([^)#]+)", cell.source if cell.cell_type == "markdown" else ""
         ):
-            assert (NOTEBOOKS / target).exists(), target
+            if not target.startswith("../runs/"):  # what a cell before the link writes
+                assert (NOTEBOOKS / target).exists(), target
