@@ -88,7 +88,14 @@ def test_a_mistake_is_one_sentence_without_a_traceback(arguments, sentence, caps
     assert last_line.startswith("error: ") and sentence in last_line and "Traceback" not in error
 
 
-@pytest.mark.parametrize(("command", "module"), [("test", ["pytest"]), ("lab", ["jupyter", "lab"])])
+FIRST_PAGE = (
+    "--LabApp.default_url=/lab/tree/notebooks/00_welcome.ipynb"  # a later option of the same name wins
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "module"), [("test", ["pytest"]), ("lab", ["jupyter", "lab", FIRST_PAGE])]
+)
 def test_arguments_of_test_and_lab_are_passed_on(command, module, monkeypatch):
     called = []
     monkeypatch.setattr(subprocess, "call", lambda command, cwd: called.append(command) or 5)

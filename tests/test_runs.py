@@ -45,7 +45,7 @@ def test_a_file_is_replaced_whole_or_stays_as_it_was_when_the_disk_is_full(tmp_p
 def test_a_real_full_disk_is_named_too(tmp_path):
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full on this system")
-    (tmp_path / ".x.json.tmp").symlink_to("/dev/full")
+    (tmp_path / f".x.json.{os.getpid()}.tmp").symlink_to("/dev/full")
     with pytest.raises(LabError, match="the disk is full"):
         write_bytes(tmp_path / "x.json", b"content")
 
