@@ -62,6 +62,18 @@ def micro_tokenizer(pad: bool = True):
     return tokenizer
 
 
+def special_tokenizer():
+    """A tokenizer that puts EOS before and after a text unless it is told not to."""
+    from tokenizers import processors
+
+    tokenizer = micro_tokenizer()
+    eos = tokenizer.eos_token
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{eos} $A {eos}", special_tokens=[(eos, tokenizer.eos_token_id)]
+    )
+    return tokenizer
+
+
 @cache
 def _tokenizer():
     return load_tokenizer(Path(micro_folder()))

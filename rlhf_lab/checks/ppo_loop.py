@@ -8,11 +8,11 @@ from functools import cache, lru_cache
 
 import numpy as np
 import torch
-from tokenizers import processors
 
+from ..returned import PPO_INFO
 from ..taught_code import TaughtCode
 from .case import WrongReturn, case, entries, in_words, numbers, on_mask, parts, tensor
-from .models import micro_folder, micro_tokenizer
+from .models import micro_folder, micro_tokenizer, special_tokenizer
 
 # --- 3.5 response_mask ----------------------------------------------------------------------------
 
@@ -477,12 +477,8 @@ def rollout_layout(code: TaughtCode):
     mistake="The tokenizer adds special tokens to your prompts. The policy has to go on from the prompt itself.",
 )
 def rollout_special_tokens(code: TaughtCode):
-    policy, tokenizer = _policy(code), micro_tokenizer()
-    eos = (tokenizer.eos_token, tokenizer.eos_token_id)
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{eos[0]} $A {eos[0]}", special_tokens=[eos]
-    )
-    batch = _roll(code, policy, policy, ["the soup"], tokenizer=tokenizer)
+    policy = _policy(code)
+    batch = _roll(code, policy, policy, ["the soup"], tokenizer=special_tokenizer())
     return {"the prompt": _tokenizer().decode(_split(batch)[0][0])}
 
 
@@ -885,7 +881,6 @@ def rollout_default_length(code: TaughtCode):
 
 # --- 3.5 ppo_step ---------------------------------------------------------------------------------
 
-INFO = ("policy_loss", "value_loss", "approx_kl", "clipfrac", "mean_reward", "kl_to_ref")
 STEP_MASK = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 0]])
 STEP_RESPONSE = 4  # tokens of the response block, after a prompt block of three
 
@@ -953,8 +948,8 @@ def _step(code: TaughtCode, batch=None, policy=None, lr=0.0, **settings):
     batch, policy = batch or _given_rollout(code), policy or SmallPolicy().eval()
     optim = NotingSGD(policy, lr)
     settings = {"ppo_epochs": 1, "max_grad_norm": 1e9} | settings
-    info = entries("ppo_step", code.ppo.ppo_step(policy, optim, batch, **settings), *INFO)
-    return {name: _number(name, info[name]) for name in INFO}, optim
+    info = entries("ppo_step", code.ppo.ppo_step(policy, optim, batch, **settings), *PPO_INFO)
+    return {name: _number(name, info[name]) for name in PPO_INFO}, optim
 
 
 def _number(name: str, value) -> float:
@@ -1014,7 +1009,8 @@ def step_updates(code: TaughtCode):
 def step_dropout(code: TaughtCode):
     one, other = (_step(code, policy=SmallPolicy().train())[0] for _ in range(2))
     return {
-        f"{name} is the same twice": math.isclose(one[name], other[name], rel_tol=1e-5) for name in INFO[:3]
+        f"{name} is the same twice": math.isclose(one[name], other[name], rel_tol=1e-5)
+        for name in PPO_INFO[:3]
     }
 
 
@@ -1027,7 +1023,9 @@ def step_dropout(code: TaughtCode):
 def step_padding(code: TaughtCode):
     one, optim = _step(code)
     other, other_optim = _step(code, _given_rollout(code, garbage=4.0))
-    changed = [name for name in INFO if not math.isclose(one[name], other[name], rel_tol=1e-3, abs_tol=1e-5)]
+    changed = [
+        name for name in PPO_INFO if not math.isclose(one[name], other[name], rel_tol=1e-3, abs_tol=1e-5)
+    ]
     same = torch.allclose(optim.gradient(0), other_optim.gradient(0), rtol=1e-3, atol=1e-5)
     return {"what changes in info": changed, "the gradient is the same": same}
 
@@ -1215,7 +1213,7 @@ def step_rollout(code: TaughtCode):
 def step_defaults(code: TaughtCode):
     policy = SmallPolicy().eval()
     optim = NotingSGD(policy, 0.0)
-    info = entries("ppo_step", code.ppo.ppo_step(policy, optim, _given_rollout(code)), *INFO)
+    info = entries("ppo_step", code.ppo.ppo_step(policy, optim, _given_rollout(code)), *PPO_INFO)
     return {
         "steps of the optimiser": len(optim.seen),
         "clipfrac": _number("clipfrac", info["clipfrac"]),
@@ -1258,7 +1256,7 @@ class Run:
             raise WrongReturn(
                 f"train_ppo returned {in_words(history)}, expected a list of what each step says"
             )
-        self.history = [entries("a step of train_ppo", info, *INFO) for info in history]
+        self.history = [entries("a step of train_ppo", info, *PPO_INFO) for info in history]
 
     def _reward(self, full_ids, full_mask, /):
         scores = _score(full_ids, full_mask)
@@ -1292,7 +1290,7 @@ def run_history(code: TaughtCode):
     run = _usual_run(code)
     return {
         "entries of the history": len(run.history),
-        "each entry has": [name for name in INFO if run.history],
+        "each entry has": [name for name in PPO_INFO if run.history],
     }
 
 
@@ -1531,7 +1529,7 @@ def run_update(code: TaughtCode):
     return {
         "what changes in info": [
             name
-            for name in INFO
+            for name in PPO_INFO
             if not math.isclose(float(info[name]), float(run.history[0][name]), rel_tol=1e-3, abs_tol=1e-5)
         ],
         "the weights are the same": all(

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from ..taught_code import TaughtCode
 from .case import WrongReturn, case, entries, in_words, numbers, parts, raised, tensor
-from .models import micro_folder, micro_lm, micro_tokenizer
-from .sft import exclamation_tokenizer, fresh_rows, item_of, special_tokenizer
+from .models import micro_folder, micro_lm, micro_tokenizer, special_tokenizer
+from .sft import exclamation_tokenizer, fresh_rows, item_of
 from .training import WatchedModel, counted, recorded_steps
 
 # --- 2.1 last_token_index -------------------------------------------------------------------------

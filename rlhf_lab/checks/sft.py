@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..taught_code import TaughtCode
 from .case import WrongReturn, case, entries, in_words, numbers, raised, tensor
-from .models import micro_tokenizer
+from .models import micro_tokenizer, special_tokenizer
 from .training import WatchedModel, counted, recorded_steps
 
 COLUMNS = ("input_ids", "labels", "attention_mask")
@@ -300,18 +300,6 @@ def item_of(name: str, dataset, index: int, *columns: str) -> dict[str, Tensor]:
 
 def _item(code: TaughtCode, row: dict, tokenizer, max_len: int = 12) -> dict[str, Tensor]:
     return item_of("SFTDataset", code.sft.SFTDataset(fresh_rows([row]), tokenizer, max_len), 0, *COLUMNS)
-
-
-def special_tokenizer():
-    """A tokenizer that puts EOS before and after a text unless it is told not to."""
-    from tokenizers import processors
-
-    tokenizer = micro_tokenizer()
-    eos = tokenizer.eos_token
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{eos} $A {eos}", special_tokens=[(eos, tokenizer.eos_token_id)]
-    )
-    return tokenizer
 
 
 def exclamation_tokenizer():
