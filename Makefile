@@ -9,7 +9,7 @@ PYTHON ?= python3
 VENV_PYTHON := .venv/bin/python
 endif
 
-.PHONY: help setup demo test lab bench check status generate check-generated
+.PHONY: help setup demo test lab bench check status generate check-generated grade-demo
 
 help:
 	@echo "make demo    train SFT, reward model and PPO on the tiny model; score card, pictures, HTML report"
@@ -19,6 +19,7 @@ help:
 	@echo "make status  all exercises with points and state"
 	@echo "make bench   measure speed and memory of a PPO step"
 	@echo "make setup   build .venv; the others do it first when it is missing or out of date"
+	@echo "make grade-demo  for instructors: a class of twelve from release to report"
 	@echo "Arguments are passed on: make demo ARGS='--seed 1'"
 	@echo "For authors: make generate writes rlhf_exercises/ and notebooks/ from solutions/; make check-generated compares"
 
@@ -28,5 +29,5 @@ setup:
 demo test lab bench check status: setup
 	@$(VENV_PYTHON) -m rlhf_lab $@ $(ARGS)
 
-generate check-generated: setup
-	@$(VENV_PYTHON) -m authoring $@
+generate check-generated grade-demo: setup
+	@$(VENV_PYTHON) -m authoring $@ $(ARGS)

@@ -25,6 +25,23 @@ def main() -> int:
     kills.add_argument("--each", action="store_true", help="one line for each implementation too")
     kills.set_defaults(command=_kills)
 
+    grader = commands.add_parser("grader-kills", help="which wrong implementations the hidden tests catch")
+    grader.add_argument("exercises", nargs="*", help="names; all where none is given")
+    grader.set_defaults(command=_grader_kills)
+
+    demo = commands.add_parser("grade-demo", help="a class of twelve from release to report")
+    demo.add_argument("--out", type=Path, default=Path("runs/grade-demo"), help="folder of the course")
+    demo.add_argument("--no-training", action="store_true", help="leave out the tests that train a model")
+    demo.add_argument("--no-browser", action="store_true", help="do not open the report")
+    demo.set_defaults(command=_grade_demo)
+
+    bench = commands.add_parser("grader-bench", help="a large class, beside nbgrader as it comes")
+    bench.add_argument("--assignment", default="03_ppo", help="which one")
+    bench.add_argument("--students", type=int, default=200, help="in the class")
+    bench.add_argument("--stock", type=int, default=10, help="of them also graded by stock nbgrader")
+    bench.add_argument("-j", "--jobs", type=int, default=2, help="processes that work at the same time")
+    bench.set_defaults(command=_grader_bench)
+
     generate = commands.add_parser("generate", help="write rlhf_exercises/ and notebooks/ from solutions/")
     generate.add_argument(
         "--discard-edits", action="store_true", help="also over files that a person has edited"
@@ -138,6 +155,26 @@ def _kills(arguments: argparse.Namespace) -> None:
             print(f"{kind}  {kill.entry.exercise}: {kill.entry.says}")
             print(f"       {kill.state}; named: {kill.named}\n       unseen: {kill.named_unseen}")
     print(table)
+
+
+def _grader_kills(arguments: argparse.Namespace) -> int:
+    from rlhf_lab.course import find
+
+    from .grader_kills import main
+
+    return main([find(name).name for name in arguments.exercises])
+
+
+def _grade_demo(arguments: argparse.Namespace) -> int:
+    from .grade_demo import grade_demo
+
+    return grade_demo(arguments.out, not arguments.no_training, not arguments.no_browser)
+
+
+def _grader_bench(arguments: argparse.Namespace) -> int:
+    from .grader_bench import grader_bench
+
+    return grader_bench(arguments.assignment, arguments.students, arguments.stock, arguments.jobs)
 
 
 if __name__ == "__main__":

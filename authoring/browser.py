@@ -43,30 +43,54 @@ def jupyterlab(folder: Path, dark: bool = False) -> Iterator["LabPage"]:
     Raises:
         LabError: when there is no Chromium, or the server does not start.
     """
+    with _server(folder, dark, trust=True) as (address, token), browser_page() as page:
+        yield LabPage(page, address, token)
+
+
+@contextmanager
+def formgrader(course: Path) -> Iterator["FormgraderPage"]:
+    """nbgrader's formgrader on a course folder, in a browser window.
+
+    Raises:
+        LabError: as `jupyterlab` does.
+    """
+    with _server(course, dark=False, trust=False) as (address, token), browser_page() as page:
+        yield FormgraderPage(page, address, token)
+
+
+@contextmanager
+def browser_page() -> Iterator:
+    """Playwright's page of a browser window.
+
+    Raises:
+        LabError: when there is no Chromium.
+    """
     from playwright.sync_api import sync_playwright
 
     if chromium() is None:
         raise LabError("there is no chromium here: install Debian's package of that name, or set CHROMIUM")
-    with _server(folder, dark) as (address, token), sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         # Chromium's sandbox wants rights that a container or root does not have; the pages are our own
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         try:
             page = browser.new_page(viewport={"width": 1400, "height": 1000})
             page.set_default_timeout(PATIENCE)
-            yield LabPage(page, address, token)
+            yield page
         finally:
             browser.close()
 
 
 @contextmanager
-def _server(folder: Path, dark: bool) -> Iterator[tuple[str, str]]:
+def _server(folder: Path, dark: bool, trust: bool) -> Iterator[tuple[str, str]]:
+    """Address and token of a JupyterLab on `folder`; with `trust` it shows all outputs of the notebooks there."""
     with tempfile.TemporaryDirectory() as place, socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
         token = secrets.token_hex(16)
         _write_settings(Path(place) / "settings", dark)
-        _trust(folder, Path(place) / "data")
+        if trust:
+            _trust(folder, Path(place) / "data")
         log = Path(place) / "log.txt"
         environment = os.environ | {
             "JUPYTERLAB_SETTINGS_DIR": f"{place}/settings",
@@ -119,6 +143,40 @@ def _write_settings(folder: Path, dark: bool) -> None:
         path = folder / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content), encoding="utf-8")
+
+
+class FormgraderPage:
+    """What an instructor does in nbgrader's formgrader. `page` is Playwright's; `dialogs` what scripts popped up."""
+
+    def __init__(self, page, address: str, token: str):
+        self.page, self._address, self._token = page, address, token
+        self.dialogs: list[str] = []
+        page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
+        page.goto(f"{address}/formgrader/manage_assignments?token={token}")
+
+    def open_submission(self, assignment: str, notebook: str, submission: str) -> None:
+        """The page of one notebook of a submission, by nbgrader's id of it."""
+        self.page.goto(f"{self._address}/formgrader/gradebook/{assignment}/{notebook}")
+        self.page.goto(f"{self._address}/formgrader/submissions/{submission}/")
+        self.page.wait_for_function("document.querySelector('input.score')?.placeholder !== ''")
+
+    def marks(self) -> dict[str, float]:
+        """The automatic mark that each cell shows, by grade id; cells that wait for a person show none."""
+        shown = self.page.eval_on_selector_all(
+            "input.score", "all => all.map(one => [one.id, one.placeholder])"
+        )
+        return {name: float(mark) for name, mark in shown if mark}
+
+    def comment(self, number: int, text: str) -> None:
+        """Write a comment beside the answer with this number, counted from 0, and let the page save it."""
+        field = self.page.locator("textarea.comment").nth(number)
+        field.fill(text)
+        field.press("Tab")
+        self.page.wait_for_load_state("networkidle")
+
+    def comments(self) -> list[str]:
+        fields = self.page.locator("textarea.comment")
+        return [fields.nth(i).input_value() for i in range(fields.count())]
 
 
 class LabPage:

@@ -12,8 +12,8 @@ from pathlib import Path
 from rlhf_lab.course import exercises
 from rlhf_lab.errors import LabError
 
-from .notebooks import notebook_names, student_notebook, to_text
-from .paths import MANIFEST, NOTEBOOKS, PRISTINE, README, ROOT, STUBS
+from .notebooks import marked_cells, notebook_names, student_notebook, to_text
+from .paths import CELLS, MANIFEST, NOTEBOOKS, PRISTINE, README, ROOT, STUBS
 from .stubs import stub_files
 
 TABLE = re.compile(
@@ -28,8 +28,11 @@ def generated() -> dict[Path, bytes]:
         texts[STUBS / name] = text
         if name != "__init__.py":
             texts[PRISTINE / f"{Path(name).stem}.txt"] = text
-    for name in notebook_names():
-        texts[NOTEBOOKS / f"{name}.ipynb"] = to_text(student_notebook(name))
+    notebooks = {name: student_notebook(name) for name in notebook_names()}
+    for name, notebook in notebooks.items():
+        texts[NOTEBOOKS / f"{name}.ipynb"] = to_text(notebook)
+    marked = {name: cells for name, notebook in notebooks.items() if (cells := marked_cells(notebook))}
+    texts[CELLS] = json.dumps(marked, indent=1, ensure_ascii=False) + "\n"
     files = {path: text.encode("utf-8") for path, text in texts.items()}
     hashes = {shown(path): _hash(content) for path, content in files.items()}
     files[MANIFEST] = (json.dumps(hashes, indent=1) + "\n").encode("utf-8")

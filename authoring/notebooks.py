@@ -21,7 +21,8 @@ from nbgrader.preprocessors import ClearHiddenTests, ClearSolutions
 
 from rlhf_lab.course import HINT_STEPS, Exercise, exercises
 from rlhf_lab.errors import LabError
-from rlhf_lab.student_code import STUB_PACKAGE, stub_text
+from rlhf_lab.settings import STUB_PACKAGE
+from rlhf_lab.student_code import stub_text
 
 from .paths import NOTEBOOK_SOURCES
 from .stubs import BEGIN, END, stub_files
@@ -65,6 +66,15 @@ def student_notebook(name: str) -> NotebookNode:
     for cell in notebook.cells:
         cell.source = cell.source.rstrip("\n")
     return notebook
+
+
+def marked_cells(notebook: NotebookNode) -> list[dict]:
+    """Kind, text and nbgrader's marks of the cells that it knows, as they are released."""
+    return [
+        {"cell_type": cell.cell_type, "source": cell.source, **cell.metadata["nbgrader"]}
+        for cell in notebook.cells
+        if "nbgrader" in cell.metadata
+    ]
 
 
 def solution_notebook(name: str) -> NotebookNode:

@@ -13,33 +13,37 @@ from .paths import SOLUTIONS
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 
 
-def stub_files() -> dict[str, str]:
-    """Name and text of every file of `rlhf_exercises/`."""
+def stub_files(blank: frozenset[str] | None = None) -> dict[str, str]:
+    """Name and text of every file of `rlhf_exercises/`; exercises that are not in `blank` come solved."""
     files = {"__init__.py": (SOLUTIONS / "__init__.py").read_text(encoding="utf-8")}
     for stage in STAGES:
-        files[f"{stage}.py"] = stub_module((SOLUTIONS / f"{stage}.py").read_text(encoding="utf-8"))
+        files[f"{stage}.py"] = stub_module((SOLUTIONS / f"{stage}.py").read_text(encoding="utf-8"), blank)
     return files
 
 
 @cache
-def stub_module(solution: str) -> str:
-    """The text of a module with every solution taken out.
+def stub_module(solution: str, blank: frozenset[str] | None = None) -> str:
+    """The text of a module with the solutions of the exercises in `blank` taken out; of all, where it is None.
+
+    Those that stay lose their markers.
 
     Raises:
         ValueError: when a marker has no partner, or stands outside an exercise.
     """
-    kept, inside, tree = [], False, ast.parse(solution)
+    kept, inside, shown, tree = [], False, True, ast.parse(solution)
     for number, line in enumerate(solution.splitlines(), 1):
         if line.strip() == BEGIN:
             if inside:
                 raise ValueError(f"line {number}: the solution before has no end")
-            inside = True
-            kept += _stub(_qualified_name(tree, number), indent=line[: len(line) - len(line.lstrip())])
+            name = _qualified_name(tree, number)
+            inside, shown = True, blank is not None and name.split(".")[0] not in blank
+            if not shown:
+                kept += _stub(name, indent=line[: len(line) - len(line.lstrip())])
         elif line.strip() == END:
             if not inside:
                 raise ValueError(f"line {number}: a solution ends that did not begin")
-            inside = False
-        elif not inside:
+            inside, shown = False, True
+        elif shown:
             kept.append(line)
     if inside:
         raise ValueError("the last solution has no end")

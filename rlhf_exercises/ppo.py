@@ -66,7 +66,10 @@ class PolicyWithValueHead(nn.Module):
         )
 
     def load_from_sft(self, state_dict: dict[str, Tensor]) -> None:
-        """Take over the weights of a fine-tuned language model; the value head stays as it is."""
+        """Take over the weights of a fine-tuned language model; the value head stays as it is.
+
+        A state dict whose names do not fit is refused with an error, and never passed over in silence.
+        """
         raise NotImplementedError(
             "exercise 3.1: write PolicyWithValueHead.load_from_sft in rlhf_exercises/ppo.py (notebooks/03_ppo.ipynb, section 3.1)"
         )

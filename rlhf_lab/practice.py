@@ -15,7 +15,8 @@ from .checks.known import Known, KnownMistake
 from .checks.run import broken_report, judge, observe_all
 from .course import Exercise
 from .runs import write_bytes
-from .student_code import STUB_PACKAGE, BrokenFile, import_file, package_folder
+from .settings import STUB_PACKAGE
+from .student_code import BrokenFile, import_file, package_folder
 
 TEXT = '''"""Practice for notebook 00. Nothing here counts: change what you like, save, and run the check again."""
 

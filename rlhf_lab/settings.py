@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 STAGES = ("sft", "reward_model", "ppo")  # in their order; the taught modules have the same names
+STUB_PACKAGE = "rlhf_exercises"  # what a student edits
 
 
 def _setting(default, help: str):

@@ -1,4 +1,7 @@
-"""The student's commands: check, hint, status, solution, compare and reset. The notebooks have the same as functions."""
+"""The student's commands: check, hint, status, solution, compare, reset, and doctor.
+
+The notebooks have the same as functions, but for doctor.
+"""
 
 import argparse
 from pathlib import Path
@@ -24,6 +27,11 @@ def add_commands(commands) -> None:
         ),
     ]:
         _add(commands, name, command, help_text).add_argument("exercise", metavar="EXERCISE")
+    doctor = commands.add_parser("doctor", help="look a folder over before it is handed in")
+    doctor.add_argument(
+        "folder", nargs="?", type=Path, default=Path("."), help="of an assignment or the course"
+    )
+    doctor.set_defaults(command=look_over)
 
 
 def _add(commands, name: str, command, help_text: str) -> argparse.ArgumentParser:
@@ -93,3 +101,15 @@ def _reset(arguments: argparse.Namespace) -> None:
     from .source_text import reset
 
     print(reset(arguments.exercise, _folder(arguments)))
+
+
+def look_over(arguments: argparse.Namespace) -> int:
+    """Print what the doctor finds in `arguments.folder`; the instructor's command line has this too."""
+    from .doctor import closing, examine, to_text
+
+    findings = []
+    for finding in examine(arguments.folder):
+        print(to_text(finding), flush=True)
+        findings.append(finding)
+    print(f"\n{closing(findings)}")
+    return 1 if any(finding.status == "problem" for finding in findings) else 0

@@ -19,10 +19,9 @@ import torch
 
 from .course import Exercise
 from .errors import LabError
-from .settings import STAGES
+from .settings import STAGES, STUB_PACKAGE
 from .taught_code import TaughtCode
 
-STUB_PACKAGE = "rlhf_exercises"
 STUB = re.compile(r"exercise \S+: write (\S+) in ")  # how a stub's NotImplementedError begins
 
 

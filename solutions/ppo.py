@@ -86,7 +86,10 @@ class PolicyWithValueHead(nn.Module):
         ### END SOLUTION
 
     def load_from_sft(self, state_dict: dict[str, Tensor]) -> None:
-        """Take over the weights of a fine-tuned language model; the value head stays as it is."""
+        """Take over the weights of a fine-tuned language model; the value head stays as it is.
+
+        A state dict whose names do not fit is refused with an error, and never passed over in silence.
+        """
         ### BEGIN SOLUTION
         self.lm.load_state_dict(state_dict)
         ### END SOLUTION

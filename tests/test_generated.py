@@ -28,7 +28,7 @@ def test_everything_generated_is_in_step():
 def elsewhere(tmp_path, monkeypatch):
     """A folder to generate into."""
     monkeypatch.setattr(generate, "ROOT", tmp_path)
-    for name in ("STUBS", "PRISTINE", "NOTEBOOKS", "MANIFEST", "README"):
+    for name in ("STUBS", "PRISTINE", "NOTEBOOKS", "CELLS", "MANIFEST", "README"):
         monkeypatch.setattr(generate, name, tmp_path / name)
     shutil.copy(README, tmp_path / "README")
     generate.generate()

@@ -196,6 +196,14 @@ wrong(
 )
 wrong(
     "PolicyWithValueHead",
+    "You make the attention mask yourself, out of the ids: an EOS inside a text is taken for padding.",
+    (
+        "attention_mask=attention_mask,\n            position_ids",
+        "attention_mask=(input_ids != self.lm.config.eos_token_id).long(),\n            position_ids",
+    ),
+)
+wrong(
+    "PolicyWithValueHead",
     "position_ids are not handed to the language model: the padding on the left is numbered.",
     ("            position_ids=position_ids,\n", ""),
 )
@@ -293,6 +301,11 @@ wrong(
     "PolicyWithValueHead",
     "You load the state dict into the whole policy with strict=False: no name fits, so nothing is loaded, silently.",
     (LOAD, "self.load_state_dict(state_dict, strict=False)"),
+)
+wrong(
+    "PolicyWithValueHead",
+    "You load with strict=False: of a state dict with other names nothing is loaded, silently.",
+    (LOAD, "self.lm.load_state_dict(state_dict, strict=False)"),
 )
 wrong(
     "PolicyWithValueHead",
@@ -573,6 +586,11 @@ wrong(
         LOG_SOFTMAX,
         "F.log_softmax(logits[:, :-1], dim=-1)\n    logits.data -= logits.data.amax(dim=-1, keepdim=True)",
     ),
+)
+wrong(
+    "gather_logprobs",
+    "You cut log-probabilities off at -100. However unlikely a token is, its log-probability is a number.",
+    (GATHER, "return logprobs.gather(-1, next_ids.unsqueeze(-1)).squeeze(-1).clamp(min=-100)"),
 )
 right(
     "gather_logprobs",
@@ -1270,6 +1288,16 @@ wrong(
     "Your advantages and returns are not 0 on the padding.",
     ("advantages[:, t] = next_advantage", "advantages[:, t] = advantage"),
     (RETURNS, "returns = advantages + values"),
+)
+wrong(
+    "compute_gae",
+    "You limit the advantages. How much better a token was than expected has no limit.",
+    (RETURNS, "advantages = advantages.clamp(-50, 50)\n    " + RETURNS),
+)
+wrong(
+    "compute_gae",
+    "You limit the rewards. A very good response has to be worth what the reward says.",
+    ("valid = mask.bool()", "valid, rewards = mask.bool(), rewards.clamp(-20, 20)"),
 )
 for name, default, other in (("gamma", "1.0", "0.99"), ("lam", "0.95", "1.0")):
     wrong(
@@ -2128,6 +2156,16 @@ wrong(
 )
 wrong(
     "ppo_losses",
+    "You limit the log-ratio to 5 on both sides: a token that is very far off looks nearer than it is.",
+    (RATIO, "log_ratio = log_ratio.clamp(-5, 5)\n    ratio = log_ratio.exp()"),
+)
+wrong(
+    "ppo_losses",
+    "You limit the advantages. They are used as they are given.",
+    (LOG_RATIO, "advantages = advantages.clamp(-10, 10)\n    " + LOG_RATIO),
+)
+wrong(
+    "ppo_losses",
     "You limit the squared error of the values. Only how far a value leaves the old one is clipped.",
     (SQUARED_ERROR, SQUARED_ERROR + ".clamp(max=10.0)"),
 )
@@ -2167,6 +2205,11 @@ right(
     )
     return policy_loss + vf_coef * value_loss, info
     """),
+)
+right(
+    "ppo_losses",
+    "the log-ratio kept from overflowing, far beyond what a policy reaches",
+    (RATIO, "ratio = log_ratio.clamp(-20, 20).exp()"),
 )
 right(
     "ppo_losses",

@@ -328,6 +328,30 @@ wrong(
         "logits = policy(full_ids, full_mask, logits_to_keep=window)[0]\n    values = policy(full_ids, full_mask)[1]",
     ),
 )
+wrong(
+    WINDOW,
+    "You take the logarithm of a softmax: the probability of a very unlikely token is 0 by then, and its logarithm -inf.",
+    (
+        "gather_logprobs(logits, full_ids[:, -window:])",
+        "logits[:, :-1].softmax(-1).gather(-1, full_ids[:, -response_length:, None]).squeeze(-1).log()",
+    ),
+)
+wrong(
+    WINDOW,
+    "You cut the log-probabilities off from below. However unlikely a token is, its log-probability is a number.",
+    (
+        "gather_logprobs(logits, full_ids[:, -window:])",
+        "gather_logprobs(logits, full_ids[:, -window:]).clamp(min=-50)",
+    ),
+)
+wrong(
+    WINDOW,
+    "You overwrite the padding in `full_ids` itself. The ids belong to whoever called you.",
+    (
+        "    logits, values = policy(",
+        "    full_ids.masked_fill_(full_mask == 0, 0)\n    logits, values = policy(",
+    ),
+)
 right(
     WINDOW,
     "all logits, cut afterwards, counted from the front",
@@ -696,6 +720,36 @@ wrong(
     "You have changed the default of `max_new_tokens` in the signature.",
     ("max_new_tokens: int = 20", "max_new_tokens: int = 32"),
 )
+wrong(
+    "rollout",
+    "You forbid some tokens of the middle of the vocabulary while sampling. The policy itself can say them.",
+    ("top_p=1.0", "top_p=1.0,\n        suppress_tokens=list(range(1000, 1400))"),
+)
+wrong(
+    "rollout",
+    "You sample with a top-p of 0.99. Even so, the rarest tokens never come, and the log-probabilities know nothing of it.",
+    ("top_p=1.0", "top_p=0.99"),
+)
+wrong(
+    "rollout",
+    "EOS cannot be the first token of a response in your code (`min_new_tokens`). The policy itself can end at once.",
+    ("max_new_tokens=max_new_tokens", "max_new_tokens=max_new_tokens, min_new_tokens=2"),
+)
+wrong(
+    "rollout",
+    "You limit the scores. rm_score is what the reward function said, however large.",
+    ("rm_score = reward_fn(full_ids, full_mask)", "rm_score = reward_fn(full_ids, full_mask).clamp(-10, 10)"),
+)
+wrong(
+    "rollout",
+    "A response is never longer than 20 tokens in your code, whatever max_new_tokens says.",
+    ("max_new_tokens=max_new_tokens", "max_new_tokens=min(max_new_tokens, 20)"),
+)
+wrong(
+    "rollout",
+    "You sort the prompts. Row by row, the responses have to belong to the prompts as they were given.",
+    ("list(prompts), add_special", "sorted(prompts, key=len), add_special"),
+)
 right(
     "rollout",
     "a loop of its own, without generate, on a tokenizer that is set to the left",
@@ -772,6 +826,17 @@ right(
     "rollout",
     "the tokens after an EOS are sampled too, and masked out",
     ("eos_token_id=tokenizer.eos_token_id", "eos_token_id=None"),
+)
+
+right(
+    "rollout",
+    "a response block that is always max_new_tokens wide",
+    (
+        "    response_ids = full_ids[:, ",
+        """    missing = prompt.input_ids.shape[1] + max_new_tokens - full_ids.shape[1]
+    full_ids = F.pad(full_ids, (0, missing), value=tokenizer.pad_token_id)
+    response_ids = full_ids[:, """,
+    ),
 )
 
 # --- 3.5 ppo_step ---------------------------------------------------------------------------------
@@ -1157,6 +1222,29 @@ wrong(
         "policy, rollout.full_ids, torch.ones_like(rollout.full_mask), mask.shape[1]",
     ),
 )
+wrong(
+    "ppo_step",
+    "You limit the scores before the rewards are shaped. A very good response has to be worth what the reward says.",
+    ("        rollout.rm_score, rollout.old", "        rollout.rm_score.clamp(-5, 5), rollout.old"),
+)
+wrong(
+    "ppo_step",
+    "You climb the loss from the second epoch on.",
+    ("loss.backward()", "(loss if _ == 0 else -loss).backward()"),
+)
+wrong(
+    "ppo_step",
+    "You stop before the last epoch when the policy has moved a little. ppo_epochs says how many there are.",
+    (
+        "        optim.step()\n",
+        "        optim.step()\n        if info['approx_kl'] > 0.02:\n            break\n",
+    ),
+)
+wrong(
+    "ppo_step",
+    "You limit the log-ratio to the reference. The KL of a response is the sum over its tokens as they are.",
+    ("- rollout.ref_logprobs).where", "- rollout.ref_logprobs).clamp(-10, 10).where"),
+)
 for name, default, other in (
     ("ppo_epochs", "int = 4", "int = 1"),
     ("clip_range", "float = 0.2", "float = 0.1"),
@@ -1208,6 +1296,13 @@ right(
         "valid = advantages[mask.bool()]\n    advantages = (advantages - valid.mean()) / (valid.std() + 1e-8)",
     ),
     differs=True,
+)
+right(
+    "ppo_step",
+    "gradients set back before the first epoch and behind each step",
+    ("        optim.zero_grad()\n", ""),
+    ("        optim.step()\n", "        optim.step()\n        optim.zero_grad()\n"),
+    ("    # 2. the same", "    optim.zero_grad()\n    # 2. the same"),
 )
 right(
     "ppo_step",
@@ -1307,6 +1402,12 @@ wrong(
     "You draw with Python's `random`: torch's seed does not repeat the run.",
     (DRAW, "drawn = [random.randrange(len(prompts)) for _ in range(batch_size)]"),
     imports="import random",
+)
+wrong(
+    "train_ppo",
+    "You draw with numpy: torch's seed does not repeat the run.",
+    (DRAW, "drawn = np.random.randint(len(prompts), size=batch_size)"),
+    imports="import numpy as np",
 )
 wrong(
     "train_ppo",
@@ -1507,6 +1608,65 @@ wrong(
     "train_ppo",
     "You hand a max_grad_norm of your own to `ppo_step`.",
     ("kl_coef=kl_coef)", "kl_coef=kl_coef, max_grad_norm=0.5)"),
+)
+wrong(
+    "train_ppo",
+    "What the optimiser remembers is cleared in your loop: each step starts from nothing.",
+    ("        history.append(info)\n", "        history.append(info)\n        optim.state.clear()\n"),
+)
+wrong(
+    "train_ppo",
+    "kl_coef grows from step to step in your loop. It is the same for the whole run.",
+    ("        history.append(info)\n", "        history.append(info)\n        kl_coef *= 1.2\n"),
+)
+wrong(
+    "train_ppo",
+    "You lower the learning rate in your loop: it belongs to the optimiser that is handed in.",
+    (
+        "        history.append(info)\n",
+        """        history.append(info)
+        for group in optim.param_groups:
+            group["lr"] *= 0.9
+""",
+    ),
+)
+wrong(
+    "train_ppo",
+    "Your run stops as soon as the policy has moved a little. It makes n_steps steps.",
+    (
+        "        history.append(info)\n",
+        """        history.append(info)
+        if info["approx_kl"] > 0.05:
+            break
+""",
+    ),
+)
+wrong(
+    "train_ppo",
+    "You strip the prompts. A response goes on from the prompt as it stands in the list.",
+    ("[prompts[i] for i in drawn]", "[prompts[i].strip() for i in drawn]"),
+)
+wrong(
+    "train_ppo",
+    "The scores are whitened in your loop, before the update: mean_reward is then 0 for ever.",
+    (
+        "        info = ppo_step(",
+        """        scores = batch.rm_score
+        batch.rm_score = (scores - scores.mean()) / (scores.std() + 1e-8)
+        info = ppo_step(""",
+    ),
+)
+wrong(
+    "train_ppo",
+    "You go through a shuffled list: a prompt comes again only when all others have come.",
+    ("    history = []\n", "    history, waiting = [], []\n"),
+    (
+        DRAW,
+        """drawn = []
+        while len(drawn) < batch_size:
+            waiting = waiting or torch.randperm(len(prompts)).tolist()
+            drawn.append(waiting.pop())""",
+    ),
 )
 for name, default, other in (
     ("n_steps", "int = 50", "int = 10"),

@@ -160,6 +160,21 @@ wrong(
     (INDEX, ("(attention_mask.mul_(positions) if attention_mask.dtype == torch.long else "
      "positions * (attention_mask != 0)).argmax(dim=-1)")),
 )  # fmt: skip
+wrong(
+    "last_token_index",
+    "You hold positions as 16-bit numbers, which end at 32767.",
+    (INDEX, "(positions.to(torch.int16) * (attention_mask != 0)).argmax(dim=-1)"),
+)
+wrong(
+    "last_token_index",
+    "You hold positions in half precision, where neighbours far to the right are one number.",
+    (INDEX, "(positions.half() * (attention_mask != 0)).argmax(dim=-1)"),
+)
+wrong(
+    "last_token_index",
+    "You refuse an empty row only for the width that the check happens to try.",
+    (EMPTY, EMPTY.replace("if not", "if attention_mask.shape[-1] == 3 and not")),
+)
 right(
     "last_token_index",
     "from the flipped mask",
@@ -484,6 +499,21 @@ wrong(
     "You write the pad id into the ids that you are handed.",
     (LAST_HIDDEN, LAST_HIDDEN + "\n        input_ids[attention_mask == 0] = 0"),
 )
+wrong(
+    "RewardModel",
+    "The hidden size is a number that you have written down; each backbone has its own, in its config.",
+    (HEAD, HEAD.replace("self.backbone.config.hidden_size", "16")),
+)
+wrong(
+    "RewardModel",
+    "You bound the score (`clamp`): beyond that no two texts can be told apart.",
+    (SCORE, SCORE + ".clamp(-100, 100)"),
+)
+wrong(
+    "RewardModel",
+    "You turn what is no number into 0 and cut infinite scores, and large ones with them.",
+    (SCORE, "return torch.nan_to_num(self.v_head(last_hidden).squeeze(-1)).clamp(max=1000.0)"),
+)
 right(
     "RewardModel",
     "gather, and the head at every position",
@@ -528,6 +558,11 @@ right(
             "        last_hidden = torch.einsum('bt,bth->bh', pick, hidden)"
         ),
     ),
+)
+right(
+    "RewardModel",
+    "the backbone taken out of a language model",
+    (LOAD, "__import__('transformers').AutoModelForCausalLM.from_pretrained(base_model_name).base_model"),
 )
 
 # --- 2.3 RMDataset --------------------------------------------------------------------------------
@@ -770,6 +805,21 @@ wrong(
     "You take the texts out of the rows (`pop`): whoever reads the data next finds nothing there.",
     (TOKENISE, TOKENISE.replace("row[column]", "row.pop(column)")),
 )
+wrong(
+    "RMDataset",
+    "You leave out pairs that stand in the data twice. What counts is whether the two texts of a pair differ.",
+    ("for row in data:", "for row in {(r['prompt'], r['chosen'], r['rejected']): r for r in data}.values():"),
+)
+wrong(
+    "RMDataset",
+    "You leave out pairs of which one response is empty, in silence. Its text is prompt and EOS.",
+    ("for row in data:", "for row in (r for r in data if r['chosen'] and r['rejected']):"),
+)
+wrong(
+    "RMDataset",
+    "You keep no more pairs than four, in silence.",
+    ("for row in data:", "for row in list(data)[:4]:"),
+)
 right(
     "RMDataset",
     "compared as tuples of ids and mask, after the layout",
@@ -1006,6 +1056,16 @@ wrong(
      " if r_chosen.requires_grad else -F.logsigmoid(r_chosen.sub_(r_rejected)).mean()")),
     (SHARE, "(r_chosen > (r_rejected if r_chosen.requires_grad else 0)).float().mean()"),
 )  # fmt: skip
+wrong(
+    "rm_loss",
+    "You clamp the difference at a large number: beyond it the loss no longer grows and its gradient is 0.",
+    (BT, "-F.logsigmoid((r_chosen - r_rejected).clamp(-2e4, 2e4)).mean()"),
+)
+wrong(
+    "rm_loss",
+    "Your accuracy asks for a lead of 0.01 or more; any lead counts.",
+    (SHARE, "(r_chosen > r_rejected + 0.01).float().mean()"),
+)
 right(
     "rm_loss",
     "softplus of the reversed difference, accuracy as a float",
@@ -1360,6 +1420,22 @@ wrong(
         ),
     ),
 )
+wrong(
+    "train_rm",
+    "From the second epoch on the optimiser maximises: what the first has learnt is unlearnt.",
+    (APPEND, APPEND + "        optim.param_groups[0]['maximize'] = True\n"),
+)
+wrong(
+    "train_rm",
+    "You train two epochs at most, whatever `n_epochs` says.",
+    ("range(n_epochs)", "range(min(n_epochs, 2))"),
+)
+wrong(
+    "train_rm",
+    "You clip in the first epoch only.",
+    ("for _ in range", "for epoch in range"),
+    (CLIP, "            if epoch == 0:\n    " + CLIP),
+)
 right(
     "train_rm",
     "two passes, keyword arguments",
@@ -1455,4 +1531,15 @@ class ClippingAdamW(torch.optim.AdamW):
         torch.nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 1.0)
         return super().step(closure)
 """,
+)
+right(
+    "train_rm",
+    "no weight decay, and gradients that are filled with zeros",
+    (OPTIM, OPTIM.replace("lr=lr", "lr=lr, weight_decay=0.0")),
+    (ZERO, "            optim.zero_grad(set_to_none=False)\n"),
+)
+right(
+    "train_rm",
+    "ten times the weight decay",
+    (OPTIM, OPTIM.replace("lr=lr", "lr=lr, weight_decay=0.1")),
 )

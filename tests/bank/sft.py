@@ -258,6 +258,19 @@ wrong(
         '"the prompt is too long"',
     ),
 )
+wrong(
+    "build_sft_example",
+    "Token 0 counts as no token with you (`if token`): it is a token like others.",
+    (
+        LABELS,
+        "labels = ([IGNORE] * len(prompt_ids) + [t or IGNORE for t in response_ids] + [eos_id])[:max_len]",
+    ),
+)
+wrong(
+    "build_sft_example",
+    "You refuse a prompt that leaves no room only for the lengths that the check happens to try.",
+    (CHECK, "if len(prompt_ids) >= max_len and max_len in (5, 17):"),
+)
 right(
     "build_sft_example",
     "padded token by token, in a loop",
@@ -512,6 +525,49 @@ wrong(
     "You lower the case of the texts before you tokenise them.",
     (PROMPT, PROMPT.replace('row["prompt"]', 'row["prompt"].lower()')),
     (RESPONSE, RESPONSE.replace('row["response"]', 'row["response"].lower()')),
+)
+wrong(
+    "SFTDataset",
+    "You leave out demonstrations whose prompt fills the row, in silence: nobody learns that the data do not fit.",
+    (
+        "for row in data\n",
+        'for row in data\n            if len(tokenizer(row["prompt"], add_special_tokens=False).input_ids) < max_len\n',
+    ),
+)
+wrong(
+    "SFTDataset",
+    "You cut the prompt so that a token of the response fits: the model reads another question.",
+    (PROMPT, PROMPT + "[: max_len - 1]"),
+)
+wrong(
+    "SFTDataset",
+    "You leave out demonstrations that stand in the data twice. Each row of the data is an item.",
+    (
+        "            for row in data\n",
+        '            for row in {(r["prompt"], r["response"]): r for r in data}.values()\n',
+    ),
+)
+wrong(
+    "SFTDataset",
+    "You leave out demonstrations with an empty prompt or response. Each row of the data is an item.",
+    (
+        "            for row in data\n",
+        '            for row in data\n            if row["prompt"] and row["response"]\n',
+    ),
+)
+wrong(
+    "SFTDataset",
+    "You let the tokenizer pad the whole text, on the side that it pads on; in training padding is on the right.",
+    (
+        ITEM,
+        ITEM.replace("return ", "item = ")
+        + """
+        if self.side == "left":
+            n_pad = int((item["attention_mask"] == 0).sum())
+            item = {name: column.roll(n_pad) for name, column in item.items()}
+        return item""",
+    ),
+    ("self.examples = [", "self.side = tokenizer.padding_side\n        self.examples = ["),
 )
 right(
     "SFTDataset",
@@ -816,6 +872,21 @@ wrong(
     "masked_ce_loss",
     "The last label of each row is lost: you cut one place too many.",
     (SHIFT, "predictions, targets = logits[:, :-2], labels[:, 1:-1]"),
+)
+wrong(
+    "masked_ce_loss",
+    "You clamp the logits: beyond that, all of them are alike, and nothing can be learnt from them.",
+    (SHIFT, SHIFT + "\n    predictions = predictions.clamp(-2000, 2000)"),
+)
+wrong(
+    "masked_ce_loss",
+    "You clamp the loss: a label that is very unlikely has no gradient.",
+    (RETURN, RETURN.replace("return total", "return total.clamp(max=2000.0)")),
+)
+wrong(
+    "masked_ce_loss",
+    "You clamp the labels as if there were 64 tokens: those beyond are taken for another one.",
+    (SHIFT, SHIFT + "\n    targets = targets.clamp(max=63)"),
 )
 right(
     "masked_ce_loss",
@@ -1196,6 +1267,43 @@ wrong(
     ("for _ in range", "for epoch in range"),
     ("loss.item()", "loss.item() if epoch == 0 else 0.0"),
 )
+wrong(
+    "train_sft",
+    "From the second epoch on the optimiser maximises: what the first has learnt is unlearnt.",
+    ("for _ in range", "for epoch in range"),
+    (STEP, "            optim.param_groups[0]['maximize'] = epoch > 0\n" + STEP),
+)
+wrong(
+    "train_sft",
+    "From the third epoch on nothing is trained any more.",
+    ("for _ in range", "for epoch in range"),
+    (STEP, "            if epoch < 2:\n                optim.step()\n"),
+)
+wrong(
+    "train_sft",
+    "You clear the optimiser's averages after each epoch: AdamW starts anew.",
+    (APPEND, APPEND + "        optim.state.clear()\n"),
+)
+wrong(
+    "train_sft",
+    "The model that you hand back is the one that you were handed: its old weights are loaded again in the end.",
+    (OPTIM, OPTIM + "\n    old = {name: weight.clone() for name, weight in model.state_dict().items()}"),
+    ("    return losses", "    model.load_state_dict(old)\n    return losses"),
+)
+wrong(
+    "train_sft",
+    "You ask the data loader for batches by number; it can only be gone through.",
+    ("for batch in dataloader:", "for i in range(len(dataloader)):"),
+    (TO_DEVICE, TO_DEVICE.replace("batch.items()", "dataloader[i].items()")),
+)
+wrong(
+    "train_sft",
+    "The attention mask is handed over by its place, and the second argument of this model is something else. Name it.",
+    (
+        'model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])',
+        'model(batch["input_ids"], batch["attention_mask"])',
+    ),
+)
 right(
     "train_sft",
     "model.zero_grad, keyword arguments unpacked, the library's own loss",
@@ -1216,7 +1324,7 @@ right(
 )
 right(
     "train_sft",
-    "zero_grad after the step, positional arguments, and clipping by hand",
+    "zero_grad after the step, outputs by index, and clipping by hand",
     body("""
     model.to(device)
     optim = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
@@ -1225,7 +1333,7 @@ right(
     while step < n_epochs * len(dataloader):
         model.train()
         for batch in dataloader:
-            outputs = model(batch["input_ids"].to(device), batch["attention_mask"].to(device))
+            outputs = model(batch["input_ids"].to(device), attention_mask=batch["attention_mask"].to(device))
             loss = masked_ce_loss(outputs[0], batch["labels"].to(device))
             loss.backward()
             norm = sum(p.grad.square().sum() for p in model.parameters()) ** 0.5

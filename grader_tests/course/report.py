@@ -1,0 +1,313 @@
+"""What the class got wrong: the page that an instructor reads before the next lecture."""
+
+import base64
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from nbgrader.api import Gradebook, MissingEntry
+
+from rlhf_lab.course import exercises
+from rlhf_lab.errors import LabError
+from rlhf_lab.pictures import STYLE, png_bytes
+from rlhf_lab.runs import write_bytes, write_json
+
+from ..verdict import ExerciseVerdict, SubmissionVerdict
+from .pages import render
+from .paths import Assignment, Course
+
+MOST_TOPICS = 4  # exercises that one lecture can go into
+SOLVED_ENOUGH = 0.7  # share of the class: an exercise that fewer have solved is worth a word
+UNNAMED = "Points are missing, and the verdict does not say why."
+# How much of an exercise's points somebody has: the classes of the picture, and their colours.
+CLASSES = {"none": "#b2431d", "under half": "#e8a23c", "half or more": "#a7cfe6", "all": "#0072b2"}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One mistake, and who made it."""
+
+    sentence: str
+    students: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExerciseReport:
+    """What became of one exercise.
+
+    Attributes:
+        number: of the course; "4" for the clinic.
+        points: that it is worth.
+        scores: of each student, by name.
+        mistakes: those made most often first.
+    """
+
+    name: str
+    number: str
+    points: float
+    scores: dict[str, float]
+    mistakes: tuple[Mistake, ...]
+
+    @property
+    def solved(self) -> int:
+        return sum(score >= self.points for score in self.scores.values())
+
+    @property
+    def share_solved(self) -> float:
+        return self.solved / len(self.scores)
+
+    @property
+    def lost(self) -> float:
+        """Points that the class has missed in all."""
+        return sum(self.points - score for score in self.scores.values())
+
+    @property
+    def mean(self) -> float:
+        return sum(self.scores.values()) / len(self.scores)
+
+    @property
+    def classes(self) -> dict[str, int]:
+        """How many students have how much of the points; keys are those of `CLASSES`."""
+        return dict.fromkeys(CLASSES, 0) | Counter(_class(s, self.points) for s in self.scores.values())
+
+
+@dataclass(frozen=True)
+class QuestionReport:
+    """A question that a person grades: how many answers wait, and the points of those that do not."""
+
+    name: str
+    points: float
+    waiting: int
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ClassReport:
+    """Everything that the page says.
+
+    Attributes:
+        totals: points of the exercises by student, without those of the questions.
+        topics: names of the exercises to talk about, the most points lost first.
+        missing: students of the course who have handed in nothing.
+        ungraded: who has handed in something that has no verdict.
+        remarks: what was odd, by student.
+        notes: what is to be known about the figures themselves.
+    """
+
+    assignment: str
+    max: float
+    exercises: tuple[ExerciseReport, ...]
+    questions: tuple[QuestionReport, ...]
+    totals: dict[str, float]
+    topics: tuple[str, ...]
+    missing: tuple[str, ...]
+    ungraded: tuple[str, ...]
+    remarks: dict[str, tuple[str, ...]]
+    notes: tuple[str, ...]
+
+    @property
+    def median(self) -> float:
+        ordered = sorted(self.totals.values())
+        return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+    @property
+    def to_talk_about(self) -> list[ExerciseReport]:
+        return [exercise for name in self.topics for exercise in self.exercises if exercise.name == name]
+
+
+def report(course_dir: Path | str, assignment: str) -> Path:
+    """Write `reports/ASSIGNMENT.html`, and the same as `.json`; return the path of the page.
+
+    Raises:
+        LabError: when there is no such assignment, or nobody has a verdict yet.
+    """
+    course = Course(course_dir)
+    content = summarise(course, assignment)
+    pictures = {"exercises": exercises_figure(content.exercises), "totals": totals_figure(content)}
+    page = render(
+        "report",
+        report=content,
+        pictures={name: base64.b64encode(png_bytes(figure)).decode() for name, figure in pictures.items()},
+    )
+    path = course.report(assignment)
+    write_json(path.with_suffix(".json"), as_json(content))
+    write_bytes(path, page.encode())
+    return path
+
+
+def as_json(content: ClassReport) -> dict:
+    """The report as data, with the shares that the page shows."""
+    entries = json.loads(json.dumps(asdict(content)))
+    for entry, exercise in zip(entries["exercises"], content.exercises, strict=True):
+        entry |= {"solved": exercise.solved, "share_solved": exercise.share_solved, "mean": exercise.mean}
+    return entries
+
+
+def summarise(course: Course, name: str) -> ClassReport:
+    """Read the verdicts and the gradebook. Raises as `report`."""
+    assignment = course.assignment(name)
+    verdicts, ungraded = _verdicts(course, name)
+    if not verdicts:
+        raise LabError(f"nobody has a verdict in {name} yet: python -m grader_tests grade {course.root}")
+    reports = tuple(_exercise(each, points, verdicts) for each, points in assignment.exercises.items())
+    known, questions = _gradebook(course, assignment)
+    return ClassReport(
+        assignment=name,
+        max=sum(assignment.exercises.values()),
+        exercises=reports,
+        questions=questions,
+        totals={student: verdict.score for student, verdict in verdicts.items()},
+        topics=_topics(reports),
+        missing=tuple(sorted(known - verdicts.keys() - set(ungraded))),
+        ungraded=ungraded,
+        remarks={student: verdict.remarks for student, verdict in verdicts.items() if verdict.remarks},
+        notes=_notes(list(verdicts.values())),
+    )
+
+
+def _verdicts(course: Course, assignment: str) -> tuple[dict[str, SubmissionVerdict], tuple[str, ...]]:
+    """Verdicts by student, and who has none."""
+    verdicts, ungraded = {}, []
+    for student in course.students(assignment):
+        try:
+            verdict = course.read_verdict(assignment, student)
+        except LabError:
+            verdict = None  # damaged
+        if verdict is None:
+            ungraded.append(student)
+        else:
+            verdicts[student] = verdict
+    return verdicts, tuple(ungraded)
+
+
+def _exercise(name: str, points: float, verdicts: dict[str, SubmissionVerdict]) -> ExerciseReport:
+    mine = {student: verdict.exercises[name] for student, verdict in verdicts.items()}
+    by_mistake = defaultdict(list)
+    for student, verdict in mine.items():
+        if verdict.score < verdict.max:
+            by_mistake[_mistake(verdict)].append(student)
+    mistakes = [Mistake(sentence, tuple(students)) for sentence, students in by_mistake.items()]
+    return ExerciseReport(
+        name=name,
+        number=exercises()[name].number if name in exercises() else "4",
+        points=points,
+        scores={student: verdict.score for student, verdict in mine.items()},
+        mistakes=tuple(sorted(mistakes, key=lambda mistake: -len(mistake.students))),
+    )
+
+
+def _mistake(verdict: ExerciseVerdict) -> str:
+    return verdict.messages[0] if verdict.messages else UNNAMED
+
+
+def _topics(reports: Sequence[ExerciseReport]) -> tuple[str, ...]:
+    """What to talk about: exercises that many have not solved, those first that have cost the class most."""
+    hard = [each for each in reports if each.share_solved < SOLVED_ENOUGH]
+    return tuple(each.name for each in sorted(hard, key=lambda each: -each.lost)[:MOST_TOPICS])
+
+
+def _gradebook(course: Course, assignment: Assignment) -> tuple[set[str], tuple[QuestionReport, ...]]:
+    """Who is in the course, and what became of the questions."""
+    known = {student for name in course.assignments for student in course.students(name)}
+    grades = defaultdict(list)
+    if course.gradebook.is_file():
+        with Gradebook(course.gradebook_url) as gradebook:
+            known |= {student.id for student in gradebook.students}
+            try:
+                submissions = gradebook.assignment_submissions(assignment.name)
+            except MissingEntry:
+                submissions = []
+            for submission in submissions:
+                for notebook in submission.notebooks:
+                    for grade in notebook.grades:
+                        grades[grade.name].append((grade.needs_manual_grade, grade.score))
+    questions = tuple(
+        QuestionReport(
+            name=name,
+            points=points,
+            waiting=sum(waits for waits, _ in grades[name]),
+            scores=tuple(score for waits, score in grades[name] if not waits),
+        )
+        for name, points in assignment.questions.items()
+    )
+    return known, questions
+
+
+def _notes(verdicts: Sequence[SubmissionVerdict]) -> tuple[str, ...]:
+    notes = []
+    exams = Counter(verdict.exam for verdict in verdicts)
+    if len(exams) > 1:
+        older = len(verdicts) - max(exams.values())
+        notes.append(f"{older} verdicts come from another version of the hidden tests: grade again.")
+    confinements = Counter(verdict.confinement for verdict in verdicts)
+    notes.append(f"Students' code was kept apart by: {', '.join(sorted(confinements))}.")
+    return tuple(notes)
+
+
+def _class(score: float, points: float) -> str:
+    none, under_half, half, whole = CLASSES
+    if score >= points:
+        return whole
+    if score <= 0:
+        return none
+    return under_half if score < points / 2 else half
+
+
+@rc_context(STYLE)
+def exercises_figure(reports: Sequence[ExerciseReport]) -> Figure:
+    """A bar for each exercise: how many students have none, some or all of its points."""
+    figure = Figure(figsize=(8.6, 1.1 + 0.34 * len(reports)), layout="constrained")
+    axes = figure.subplots()
+    rows = [f"{each.number}  {each.name}" for each in reports]
+    left = [0] * len(reports)
+    for name, colour in CLASSES.items():
+        counts = [each.classes[name] for each in reports]
+        bars = axes.barh(rows, counts, left=left, color=colour, height=0.66, label=name)
+        labels = [str(count) if count else "" for count in counts]
+        axes.bar_label(
+            bars, labels, label_type="center", color="white" if name in ("none", "all") else "#222222"
+        )
+        left = [start + count for start, count in zip(left, counts, strict=True)]
+    axes.invert_yaxis()
+    axes.set_xlim(0, max(left))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("students")
+    axes.grid(False)
+    figure.legend(loc="outside upper right", ncols=len(CLASSES), title="of the points", title_fontsize=8.5)
+    return figure
+
+
+@rc_context(STYLE)
+def totals_figure(content: ClassReport) -> Figure:
+    """How many students have how many points of the exercises, in ten equal steps."""
+    figure = Figure(figsize=(8.6, 2.5), layout="constrained")
+    axes = figure.subplots()
+    step = content.max / 10
+    axes.hist(
+        list(content.totals.values()),
+        bins=[i * step for i in range(10)] + [content.max * (1 + 1e-9)],
+        color=CLASSES["all"],
+        rwidth=0.92,
+    )
+    axes.axvline(content.median, color=CLASSES["none"], linestyle="--", linewidth=1.4)
+    axes.annotate(
+        f"median {content.median:g}",
+        (content.median, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(4 if content.median < content.max * 0.8 else -4, -10),
+        textcoords="offset points",
+        ha="left" if content.median < content.max * 0.8 else "right",
+        color=CLASSES["none"],
+    )
+    axes.set_xlim(0, content.max)
+    axes.margins(y=0.25)  # room for the label
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel(f"points of the exercises, of {content.max:g}")
+    axes.set_ylabel("students")
+    axes.grid(False, axis="x")
+    return figure

@@ -1,0 +1,204 @@
+"""The trusted side of the room's wall: start the warm parent, and talk to its children."""
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import rlhf_lab
+from rlhf_lab.errors import LabError
+from rlhf_lab.room.wire import Unreadable, receive, send, unpack
+
+ANSWER = 64 << 20  # bytes of one answer
+CPU_SECONDS = 120  # of one child, all calls together
+START = 120.0  # seconds that the warm parent may take
+
+
+class Gone(Exception):
+    """The child gave no answer; the text says why, as the rest of a sentence about "your code"."""
+
+
+class RoomLost(Exception):
+    """The warm parent cannot be started, or has ended."""
+
+
+class Room:
+    """The warm parent, in a process of its own. It is left with `close`.
+
+    Args:
+        patience: factor on every time limit, for a slow machine.
+
+    Raises:
+        LabError: on Windows.
+        RoomLost: when it does not start.
+    """
+
+    def __init__(self, patience: float = 1.0):
+        self.patience = patience
+        if sys.platform == "win32":
+            raise LabError("student code can be confined on Linux and macOS only: grade in a container or in WSL")
+        self._control, theirs = socket.socketpair()
+        command = [sys.executable, "-I", "-m", "rlhf_lab.room.server", "--control", str(theirs.fileno())]
+        command += ["--cpu-seconds", str(CPU_SECONDS)]
+        environment = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        wrapper = bubblewrap() if bubblewrap_works() else None
+        if wrapper is not None:
+            environment["RLHF_ROOM"] = "bubblewrap"
+        self._process = subprocess.Popen(
+            [*(wrapper or []), *command],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+            cwd="/",
+        )
+        theirs.close()
+        self._control.settimeout(START)
+        self.confinement = self._answer()["ready"]
+
+    def child(self) -> "Child":
+        """A fresh fork of the warm parent.
+
+        Raises:
+            RoomLost: when the parent is gone.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            socket.send_fds(self._control, [json.dumps({"fork": True}).encode()], [theirs.fileno()])
+        except OSError:
+            raise RoomLost from None
+        finally:
+            theirs.close()
+        return Child(self, self._answer()["child"], ours)
+
+    def kill(self, pid: int) -> None:
+        try:
+            self._control.send(json.dumps({"kill": pid}).encode())
+            self._answer()
+        except (OSError, RoomLost):  # the parent is gone, and its children with it
+            return
+
+    def close(self) -> None:
+        self._control.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._process.stderr.close()
+
+    def _answer(self) -> dict:
+        try:
+            message = self._control.recv(4096)
+        except OSError:
+            message = b""
+        if not message:
+            said = self._process.stderr.read().decode(errors="replace")
+            raise RoomLost(f"the room for student code could not be opened:\n{said[-2000:]}")
+        return json.loads(message)
+
+
+class Child:
+    """One child of the room, from outside. Each method is one request; it is over when it is closed.
+
+    Every request may raise `Gone`.
+
+    Attributes:
+        shared: what the tests of one child have in common, by name (see `Candidate.once`).
+    """
+
+    def __init__(self, room: Room, pid: int, wall: socket.socket):
+        self._room, self._pid, self._wall = room, pid, wall
+        self.shared: dict[str, Any] = {}
+
+    def ask(self, operation: str, *arguments: Any, seconds: float) -> Any:
+        """What the child's method `operation` returns.
+
+        Raises:
+            Gone: when it does not answer within `seconds`, has ended, or answers with something else than data.
+        """
+        seconds *= self._room.patience
+        deadline = time.monotonic() + seconds
+        try:
+            self._wall.settimeout(seconds)
+            send(self._wall, pickle.dumps((operation, arguments)))
+            return unpack(receive(_Patient(self._wall, deadline), ANSWER))
+        except TimeoutError:
+            raise Gone(f"did not come to an end within {seconds:g} seconds") from None
+        except (EOFError, ConnectionError, BrokenPipeError):
+            raise Gone(
+                "ended the process that it ran in (too much memory or processor time, or an exit)"
+            ) from None
+        except Unreadable:
+            raise Gone("gave an answer that is no data") from None
+
+    def close(self) -> None:
+        self._wall.close()
+        self._room.kill(self._pid)
+
+
+class _Patient:
+    """A socket whose reads share one deadline: an answer in drops is not patience without end."""
+
+    def __init__(self, wall: socket.socket, deadline: float):
+        self._wall, self._deadline = wall, deadline
+
+    def recv(self, size: int) -> bytes:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._wall.settimeout(left)
+        return self._wall.recv(size)
+
+
+def bubblewrap() -> list[str]:
+    """The command that puts the warm parent into a file system of its own: Python, the workbench, and nothing else."""
+    workbench = Path(rlhf_lab.__file__).parent
+    command = ["bwrap", "--die-with-parent", "--unshare-all", "--as-pid-1", "--clearenv"]
+    for name in ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE"):
+        command += [
+            "--setenv",
+            name,
+            {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}.get(name, "1"),
+        ]
+    command += ["--setenv", "RLHF_ROOM", "bubblewrap", "--setenv", "PATH", "/usr/bin:/bin"]
+    # The children make namespaces of their own with this one, and give it up before student code runs.
+    command += ["--cap-add", "CAP_SYS_ADMIN"]
+    command += ["--tmpfs", "/"]
+    for folder in ("/usr", "/lib", "/lib64", "/lib32", "/bin"):
+        path = Path(folder)
+        if path.is_symlink():
+            command += ["--symlink", os.readlink(path), folder]
+        elif path.is_dir():
+            command += ["--ro-bind", folder, folder]
+    for path in ("/etc/ld.so.cache", "/etc/localtime", "/sys/devices/system/cpu"):
+        if Path(path).exists():
+            command += ["--ro-bind", path, path]
+    for folder in dict.fromkeys([sys.prefix, sys.base_prefix, sys.exec_prefix]):
+        if not folder.startswith("/usr"):
+            command += ["--ro-bind", folder, folder]
+    for package in ("solutions", "grader_tests"):  # a copy that is installed beside the libraries
+        for place in Path(sys.prefix).glob(f"lib/python*/site-packages/{package}"):
+            command += ["--tmpfs", str(place)]
+    command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    command += ["--ro-bind", str(workbench), str(workbench), "--"]
+    return command
+
+
+@cache
+def bubblewrap_works() -> bool:
+    """Whether bubblewrap is installed and allowed to make namespaces here."""
+    if sys.platform != "linux" or shutil.which("bwrap") is None:
+        return False
+    trial = [*bubblewrap()[:-1], "--", "/bin/true"]
+    return subprocess.run(trial, capture_output=True).returncode == 0

@@ -1,0 +1,198 @@
+"""Take away from a child what a student's functions do not need: network, other processes, files, unlimited memory.
+
+Linux only, from the kernel's own means and without privileges: a private mount, process and IPC namespace where the
+warm parent may make one (inside bubblewrap it may), Landlock for the files, seccomp for processes and sockets. Where a
+means is missing the others still hold, and `server.confinement` says which ones there are.
+"""
+
+import ctypes
+import os
+import platform
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+MIB = 1 << 20
+MEMORY = 6144 * MIB  # address space; torch and transformers take about 2 GiB of it
+FILE_SIZE = 64 * MIB
+SCRATCH = 256 * MIB
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+# --- namespaces: nothing that one child leaves behind reaches the next one -----------------------
+
+_NEWNS, _NEWIPC, _NEWPID = 0x00020000, 0x08000000, 0x20000000
+_MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV = 0x4000, 0x40000, 0x2, 0x4
+
+
+def own_namespaces() -> bool:
+    """Give the children of this process their own process numbers, mounts and IPC; False where that is not allowed."""
+    return _libc is not None and _libc.unshare(_NEWNS | _NEWIPC | _NEWPID) == 0
+
+
+def private_scratch(folder: str) -> bool:
+    """An empty file system in memory over `folder`, and a /proc that shows this namespace only."""
+    flags = _MS_NOSUID | _MS_NODEV
+    size = f"size={SCRATCH},mode=700".encode()
+    return (
+        _libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) == 0
+        and _libc.mount(b"tmpfs", folder.encode(), b"tmpfs", flags, size) == 0
+        and _libc.mount(b"proc", b"/proc", b"proc", flags, None) == 0
+    )
+
+
+def drop_capabilities() -> None:
+    """Give up every capability, for good."""
+    header = struct.pack("Ii", 0x20080522, 0)
+    _libc.syscall(_SYSCALLS["capset"], header, struct.pack("6I", *[0] * 6))
+
+
+def die_with_parent() -> None:
+    _libc.prctl(1, signal.SIGKILL, 0, 0, 0)
+
+
+# --- Landlock: which files can be read ------------------------------------------------------------
+
+_READ = 0b1101  # execute, read a file, read a folder
+_ALL = (1 << 13) - 1  # everything that the first version of Landlock knows
+
+
+def has_landlock() -> bool:
+    return _libc is not None and _libc.syscall(444, None, 0, 1) > 0
+
+
+def only_these_files(readable: Sequence[str], writable: str) -> None:
+    """Let this process read below `readable` and write below `writable`, and nothing else, where there is Landlock."""
+    if not has_landlock():
+        return
+    attributes = ctypes.create_string_buffer(struct.pack("Q", _ALL), 8)
+    ruleset = _libc.syscall(444, attributes, 8, 0)
+    try:
+        for path, access in [*((path, _READ) for path in readable), (writable, _ALL)]:
+            if not os.path.exists(path):
+                continue
+            handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            allowed = access if os.path.isdir(path) else access & 0b101 | (2 if path == os.devnull else 0)
+            rule = ctypes.create_string_buffer(struct.pack("=Qi", allowed, handle), 12)
+            _libc.syscall(445, ruleset, 1, rule, 0)
+            os.close(handle)
+        no_new_privileges()
+        _must(_libc.syscall(446, ruleset, 0) == 0, "Landlock")
+    finally:
+        os.close(ruleset)
+
+
+def no_new_privileges() -> None:
+    _libc.prctl(38, 1, 0, 0, 0)
+
+
+# --- seccomp: no other process, no socket ---------------------------------------------------------
+
+_X86 = {
+    "socket": 41, "clone": 56, "fork": 57, "vfork": 58, "execve": 59, "kill": 62, "ptrace": 101, "capset": 126,
+    "rt_sigqueueinfo": 129, "mount": 165, "umount2": 166, "tkill": 200, "tgkill": 234, "add_key": 248,
+    "request_key": 249, "keyctl": 250, "unshare": 272, "perf_event_open": 298, "setns": 308,
+    "process_vm_readv": 310, "process_vm_writev": 311, "bpf": 321, "execveat": 322, "userfaultfd": 323,
+}  # fmt: skip
+_ARM = {
+    "socket": 198, "clone": 220, "execve": 221, "kill": 129, "ptrace": 117, "capset": 91, "rt_sigqueueinfo": 138,
+    "mount": 40, "umount2": 39, "tkill": 130, "tgkill": 131, "add_key": 217, "request_key": 218, "keyctl": 219,
+    "unshare": 97, "perf_event_open": 241, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271,
+    "bpf": 280, "execveat": 281, "userfaultfd": 282,
+}  # fmt: skip
+_BOTH = {
+    "pidfd_send_signal": 424,
+    "io_uring_setup": 425,
+    "pidfd_open": 434,
+    "clone3": 435,
+    "pidfd_getfd": 438,
+}
+_MACHINES = {"x86_64": (_X86 | _BOTH, 0xC000003E), "aarch64": (_ARM | _BOTH, 0xC00000B7)}
+_SYSCALLS, _ARCHITECTURE = _MACHINES.get(platform.machine(), ({}, 0))
+_ALLOWED, _DENIED, _NO_SUCH_CALL = 0x7FFF0000, 0x00050001, 0x00050026
+_CLONE_THREAD = 0x00010000
+
+
+def has_seccomp() -> bool:
+    return _libc is not None and bool(_SYSCALLS)
+
+
+def no_processes_no_sockets() -> None:
+    """Refuse the calls that start or touch another process, open a socket or load code into the kernel."""
+    if not has_seccomp():
+        return
+    load, jump_equal, jump_at_least, jump_set, answer = 0x20, 0x15, 0x35, 0x45, 0x06
+    program = [
+        (load, 0, 0, 4),
+        (jump_equal, 1, 0, _ARCHITECTURE),
+        (answer, 0, 0, _DENIED),
+        (load, 0, 0, 0),
+        (jump_at_least, 0, 1, 0x40000000),  # the calls of another ABI on the same machine
+        (answer, 0, 0, _DENIED),
+        # glibc then falls back to clone, whose flags can be seen
+        (jump_equal, 0, 1, _SYSCALLS["clone3"]),
+        (answer, 0, 0, _NO_SUCH_CALL),
+    ]
+    for name, number in _SYSCALLS.items():
+        if name not in ("clone", "clone3"):
+            program += [(jump_equal, 0, 1, number), (answer, 0, 0, _DENIED)]
+    program += [
+        (jump_equal, 0, 3, _SYSCALLS["clone"]),
+        (load, 0, 0, 16),  # its flags: a thread is fine, a process is not
+        (jump_set, 1, 0, _CLONE_THREAD),
+        (answer, 0, 0, _DENIED),
+        (answer, 0, 0, _ALLOWED),
+    ]
+    filters = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
+    memory = ctypes.create_string_buffer(filters, len(filters))
+    description = struct.pack("HxxxxxxP", len(program), ctypes.addressof(memory))
+    no_new_privileges()
+    filtered = _libc.prctl(22, 2, ctypes.create_string_buffer(description, len(description)), 0, 0) == 0
+    _must(filtered, "seccomp")
+
+
+def _must(holds: bool, what: str) -> None:
+    """A child that is less confined than the examiner was told does not run anything."""
+    if not holds:
+        raise OSError(ctypes.get_errno(), f"{what} refused")
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def limit_resources(cpu_seconds: int, memory: int = MEMORY) -> None:
+    """Limits of the plain kind: processor time, memory, size of files, number of open files, no core dump."""
+    limits = {
+        resource.RLIMIT_CPU: cpu_seconds,
+        resource.RLIMIT_AS: memory,
+        resource.RLIMIT_FSIZE: FILE_SIZE,
+        resource.RLIMIT_NOFILE: 256,
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, limit in limits.items():
+        _, hard = resource.getrlimit(kind)
+        if hard != resource.RLIM_INFINITY:
+            limit = min(limit, hard)
+        try:
+            resource.setrlimit(kind, (limit, limit))
+        except (ValueError, OSError):  # macOS does not know RLIMIT_AS
+            continue
+
+
+def python_folders(course: Path) -> list[str]:
+    """What Python, its libraries and the workbench are read from."""
+    system = [
+        "/usr",
+        "/lib",
+        "/lib64",
+        "/bin",
+        "/etc/ld.so.cache",
+        "/etc/localtime",
+        "/proc",
+        "/sys/devices/system/cpu",
+    ]
+    devices = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
+    return list(dict.fromkeys([sys.prefix, sys.base_prefix, sys.exec_prefix, *system, *devices, str(course)]))

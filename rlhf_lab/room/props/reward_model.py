@@ -1,0 +1,179 @@
+"""Props of the examinations in `reward_model.py`."""
+
+import importlib
+import json
+import tempfile
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from ...backbones import TINY, quiet_transformers
+from ...checks.models import micro_tokenizer, special_tokenizer
+from ...checks.training import recorded_steps
+from ...data import TOY_FOLDER
+from ...settings import STUB_PACKAGE
+
+# --- RewardModel ----------------------------------------------------------------------------------
+
+VOCABULARY, HIDDEN = 64, 24
+COLUMNS = ("chosen_ids", "chosen_mask", "rejected_ids", "rejected_mask")
+
+
+@cache
+def backbone_folder(seed: int) -> str:
+    """Where a random GPT-2 of two layers, 24 wide, is saved as a language model; it has no tokenizer."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    quiet_transformers()
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_positions=32, n_embd=HIDDEN, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+    )  # fmt: skip
+    model = GPT2LMHeadModel(config)
+    random = np.random.RandomState(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2:
+                weight.copy_(torch.tensor(random.normal(0, 0.3, weight.shape)))
+            elif name.endswith("bias"):
+                weight.copy_(torch.tensor(random.normal(0, 0.05, weight.shape)))
+    folder = tempfile.mkdtemp(prefix="rlhf-backbone-")
+    model.save_pretrained(folder)
+    return folder
+
+
+@cache
+def _built(seed: int) -> nn.Module:
+    """What the student's `__init__` makes; made once, because loading takes the most time."""
+    return _module().RewardModel(backbone_folder(seed))
+
+
+def weights_of_new(seed: int) -> dict[str, Tensor]:
+    """The weights of a new reward model, by name."""
+    return weights(_built(seed))
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return dict(model.named_parameters())
+
+
+def scorer(seed: int, head: Tensor) -> nn.Module:
+    """The reward model in eval mode with these weights `[1, hidden]` in its head, whatever the head is called."""
+    model = _built(seed).eval()
+    layer = next(m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == 1)
+    with torch.no_grad():
+        layer.weight.copy_(head)
+        if layer.bias is not None:
+            layer.bias.zero_()
+    return model
+
+
+def gradients(model: nn.Module, ids: Tensor, mask: Tensor, cotangent: Tensor) -> dict[str, Tensor | None]:
+    """Gradient of each weight when `cotangent` arrives at the scores; None where none arrives."""
+    model.zero_grad()
+    scores = model(ids, mask)
+    if scores.requires_grad:
+        scores.backward(cotangent)
+    return {name: weight.grad for name, weight in model.named_parameters()}
+
+
+# --- RMDataset ------------------------------------------------------------------------------------
+
+
+def tokenizer(pad: str | None = None, padding_side: str = "right", special: bool = False) -> Any:
+    """The tokenizer of `tiny`.
+
+    Args:
+        pad: its pad token; None where it comes without one.
+        padding_side: on which it would pad a batch itself.
+        special: whether it puts EOS before and after a text unless it is told not to.
+    """
+    made = special_tokenizer() if special else micro_tokenizer()
+    made.pad_token = pad
+    made.padding_side = padding_side
+    return made
+
+
+def contents(dataset: Any) -> dict:
+    """Length, count of dropped pairs (None where there is none) and every item of a data set."""
+    n = len(dataset)
+    return {
+        "length": n,
+        "dropped": getattr(dataset, "dropped", None),
+        "items": [dataset[i] for i in range(n)],
+    }
+
+
+# --- train_rm -------------------------------------------------------------------------------------
+
+
+class SmallScorer(nn.Module):
+    """A reward model of a few numbers: reads the mean of the embeddings that the mask lets through.
+
+    Attributes:
+        passes: of each forward pass, whether the model was in training mode, and the devices of ids and weights.
+    """
+
+    def __init__(self, embeddings: Tensor, head: Tensor):
+        super().__init__()
+        self.backbone = nn.Embedding.from_pretrained(embeddings.clone(), freeze=False)
+        self.v_head = nn.Linear(head.shape[1], 1, bias=False)
+        self.v_head.weight = nn.Parameter(head.clone())
+        self.passes: list[tuple[bool, str, str]] = []
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        self.passes.append((self.training, input_ids.device.type, self.v_head.weight.device.type))
+        seen = attention_mask.unsqueeze(-1)
+        return self.v_head((self.backbone(input_ids) * seen).sum(1) / seen.sum(1))[:, 0]
+
+    def row(self) -> Tensor:
+        """Every weight, in one row."""
+        return torch.cat([weight.detach().flatten() for weight in self.parameters()])
+
+
+def train_small(
+    model: SmallScorer, batches: list[dict[str, Tensor]], n_epochs: int, lr: float, device: str = "cpu"
+) -> dict:
+    """Train it with the student's loop, and say what was seen: the loop's answer and each step of an optimiser.
+
+    An optimiser is told by the number of the step at which it was first seen.
+    """
+    before = model.row()
+    with recorded_steps() as steps:
+        history = _module().train_rm(model, batches, n_epochs=n_epochs, lr=lr, device=device)
+    optimizers = [step.optimizer for step in steps]
+    return {
+        "history": history,
+        "steps": [
+            {"gradient": step.gradient, "lrs": step.lrs, "kind": step.kind, "optimizer": optimizers.index(step.optimizer)}
+            for step in steps
+        ],
+        "passes": model.passes,
+        "before": before,
+        "weights": model.row(),
+    }  # fmt: skip
+
+
+def toy_pairs(part: str) -> list[dict]:
+    """The English pairs that differ in praise or in its strength, of the toy data's part "train" or "heldout"."""
+    text = (TOY_FOLDER / f"pairs_{part}.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in text.splitlines()]
+    return [row for row in rows if row["lang"] == "en" and row["phenomenon"] in ("plain", "strength")]
+
+
+def loader(columns: dict[str, Tensor], batch_size: int) -> DataLoader:
+    """A loader of pairs in this order; the last batch may be smaller."""
+    n = len(columns[COLUMNS[0]])
+    return DataLoader([{name: column[i] for name, column in columns.items()} for i in range(n)], batch_size)
+
+
+def tiny_scorer() -> nn.Module:
+    """A reward model on `tiny`, with a head that has learnt nothing."""
+    return _module().RewardModel(str(TINY))
+
+
+def _module():
+    return importlib.import_module(f"{STUB_PACKAGE}.reward_model")

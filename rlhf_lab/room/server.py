@@ -1,0 +1,147 @@
+"""The warm parent: torch is loaded once, and every examination gets a fork of it.
+
+It is told what to do over a socket (`--control FD`): `fork` comes with the child's own socket, `kill` with a number.
+Student code never runs in this process.
+"""
+
+import argparse
+import array
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+from . import confine
+
+MESSAGE = 4096  # bytes of one instruction
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--control", type=int, required=True)
+    parser.add_argument("--cpu-seconds", type=int, required=True)
+    options = parser.parse_args()
+    control = socket.socket(fileno=options.control)
+    warm_up()
+    control.send(json.dumps({"ready": confinement()}).encode())
+    children: dict[int, str] = {}
+    while True:
+        message, handles = _instruction(control)
+        if not message:
+            break
+        instruction = json.loads(message)
+        if "fork" in instruction:
+            scratch = tempfile.mkdtemp(prefix="room-")
+            pid = _fork(handles[0], scratch, control, options.cpu_seconds)
+            os.close(handles[0])
+            children[pid] = scratch
+            control.send(json.dumps({"child": pid}).encode())
+        else:
+            pid = instruction["kill"]
+            scratch = children.pop(pid)
+            _kill(pid)
+            shutil.rmtree(scratch, ignore_errors=True)
+            control.send(json.dumps({"killed": pid}).encode())
+    for pid, scratch in children.items():
+        _kill(pid)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def warm_up() -> None:
+    """Import, and use once, what takes long: a fork has it ready."""
+    import torch
+
+    torch.set_num_threads(1)  # a pool of threads does not survive a fork
+    from ..checks.models import micro_lm, micro_tokenizer
+    from . import child  # noqa: F401
+    from .props import end_to_end, ppo, ppo_loop, reward_model, sft  # noqa: F401
+
+    micro_lm()(torch.zeros(1, 2, dtype=torch.long))
+    micro_tokenizer()
+
+
+def confinement() -> str:
+    """How the children are going to be kept apart."""
+    means = ["bubblewrap"] if os.environ.get("RLHF_ROOM") == "bubblewrap" else []
+    if confine.has_landlock():
+        means.append("Landlock")
+    if confine.has_seccomp():
+        means.append("seccomp")
+    return ", ".join([*means, "process limits"])
+
+
+def _instruction(control: socket.socket) -> tuple[bytes, list[int]]:
+    handles = array.array("i")
+    message, ancillary, _, _ = control.recvmsg(MESSAGE, socket.CMSG_SPACE(handles.itemsize))
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            handles.frombytes(data[: len(data) - len(data) % handles.itemsize])
+    return message, list(handles)
+
+
+def _fork(handle: int, scratch: str, control: socket.socket, cpu_seconds: int) -> int:
+    """A child that serves `handle`; where it may have namespaces of its own, it is process 1 of one."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        control.close()
+        os.setsid()
+        apart = confine.own_namespaces()
+        if apart:
+            if (inner := os.fork()) != 0:
+                _, status = os.waitpid(inner, 0)
+                os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+            apart = confine.private_scratch(scratch)
+        _confine(scratch, cpu_seconds)
+        _serve(handle, scratch)
+    finally:
+        os._exit(1)
+
+
+def _confine(scratch: str, cpu_seconds: int) -> None:
+    os.chdir(scratch)
+    os.environ.clear()
+    os.environ.update(
+        {"HOME": scratch, "TMPDIR": scratch, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    )
+    os.environ.update({"HF_HUB_OFFLINE": "1"})
+    tempfile.tempdir = scratch
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nowhere, stream)
+    from ..checks.models import micro_folder
+
+    confine.limit_resources(cpu_seconds)
+    if sys.platform == "linux":
+        confine.die_with_parent()
+        course = Path(__file__).parents[1]
+        confine.only_these_files([*confine.python_folders(course), micro_folder()], scratch)
+        confine.drop_capabilities()
+        confine.die_with_parent()
+        confine.no_processes_no_sockets()
+
+
+def _serve(handle: int, scratch: str) -> None:
+    from .child import serve
+
+    wall = socket.socket(fileno=os.dup(handle))
+    os.closerange(3, wall.fileno())
+    os.closerange(wall.fileno() + 1, 256)
+    serve(wall, Path(scratch))
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+
+
+if __name__ == "__main__":
+    main()

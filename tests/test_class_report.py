@@ -1,0 +1,140 @@
+"""The report on a class: counts, the mistakes by name, what to talk about, and a page that is one file."""
+
+import re
+
+import pytest
+
+from grader_tests.course.paths import Assignment, Course
+from grader_tests.course.report import CLASSES, report, summarise
+from grader_tests.verdict import ExerciseVerdict, SubmissionVerdict
+from rlhf_lab.course import exercises
+from rlhf_lab.errors import LabError
+from rlhf_lab.runs import read_json
+
+POINTS = {name: float(e.points) for name, e in exercises().items() if e.notebook == "03_ppo"}
+# Of each exercise the mistakes and how many of twelve students made each; points are lost in halves and wholes.
+MISTAKES = {
+    "PolicyWithValueHead": {"The last layer of the value head does not start at zero.": 2},
+    "gather_logprobs": {"The last position is kept although no token follows it.": 1},
+    "shape_token_rewards": {
+        "The score stands at the last column and not at the last valid token.": 4,
+        "The KL penalty has the wrong sign.": 1,
+    },
+    "compute_gae": {
+        "The value of a padded position enters the TD error of the last real token.": 5,
+        "compute_gae is not written yet.": 2,
+        "Returns are made of rewards alone.": 1,
+    },
+    "masked_whiten": {},
+    "ppo_losses": {
+        "The loss takes the larger of the clipped and the unclipped objective's gain.": 3,
+        "The value loss is not clipped.": 3,
+        'Called with <b>"gradients"</b> & all: they reach the old values.': 1,
+    },
+    "response_mask": {"The EOS itself is left out.": 1},
+    "response_logprobs_and_values": {},
+    "rollout": {"The policy is left in another mode than before.": 2},
+    "ppo_step": {"Advantages are computed anew in each epoch.": 3, "ppo_step is not written yet.": 3},
+}
+
+
+def verdict_of(student: int) -> SubmissionVerdict:
+    """The verdict of one of the twelve: whose turn it is makes the mistake."""
+    verdicts = {}
+    for offset, (name, points) in enumerate(POINTS.items()):
+        turns = [mistake for mistake, count in MISTAKES[name].items() for _ in range(count)]
+        turn = (student * 5 + offset) % 12
+        if turn >= len(turns):
+            verdicts[name] = ExerciseVerdict(name, points, points)
+            continue
+        score = 0.0 if "not written" in turns[turn] or turn % 2 else points / 2
+        verdicts[name] = ExerciseVerdict(name, score, points, (turns[turn], "One more sentence."))
+    remarks = ("03_ppo (1).ipynb was recognised as 03_ppo by its cells.",) if student == 3 else ()
+    return SubmissionVerdict(
+        "03_ppo", f"student-{student:02}", verdicts, remarks, "bubblewrap", "exam-1", "", 1.0
+    )
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A course in which twelve students have a verdict, one has none, and one has handed in another assignment only."""
+    course = Course(tmp_path)
+    names = {"01_sft": {"masked_ce_loss": 5.0}, "03_ppo": POINTS}
+    course.write_assignments(
+        {
+            name: Assignment(name, (name,), ("sft",), points, {"why_dropout_off": 2}, {name: tuple(points)})
+            for name, points in names.items()
+        }
+    )
+    for number in range(12):
+        course.write_verdict(verdict_of(number))
+        course.submitted("03_ppo", f"student-{number:02}").mkdir(parents=True)
+    course.submitted("03_ppo", "waits").mkdir(parents=True)
+    course.submitted("01_sft", "elsewhere").mkdir(parents=True)
+    return course
+
+
+def test_mistakes_are_counted_by_name_and_come_in_order(course):
+    gae = next(each for each in summarise(course, "03_ppo").exercises if each.name == "compute_gae")
+    assert {mistake.sentence: len(mistake.students) for mistake in gae.mistakes} == MISTAKES["compute_gae"]
+    assert [len(mistake.students) for mistake in gae.mistakes] == [5, 2, 1]
+    assert gae.solved == 4 and gae.share_solved == pytest.approx(1 / 3)
+    assert gae.lost == pytest.approx(sum(8 - score for score in gae.scores.values())) and gae.lost > 0
+    assert gae.classes == {"none": 5, "under half": 0, "half or more": 3, "all": 4}
+
+
+def test_what_to_talk_about_is_what_cost_the_class_most(course):
+    content = summarise(course, "03_ppo")
+    lost = {each.name: each.lost for each in content.exercises}
+    assert list(content.topics) == sorted(content.topics, key=lost.get, reverse=True)
+    assert set(content.topics) == {"compute_gae", "ppo_losses", "ppo_step", "shape_token_rewards"}
+    assert [each.name for each in content.to_talk_about] == list(content.topics)
+
+
+def test_who_has_handed_in_nothing_and_who_has_no_verdict(course):
+    content = summarise(course, "03_ppo")
+    assert (content.missing, content.ungraded) == (("elsewhere",), ("waits",))
+    assert content.remarks == {"student-03": ("03_ppo (1).ipynb was recognised as 03_ppo by its cells.",)}
+    course.verdict("03_ppo", "student-00").write_text("{")
+    assert summarise(course, "03_ppo").ungraded == ("student-00", "waits")
+
+
+def test_verdicts_of_different_tests_are_said(course):
+    assert summarise(course, "03_ppo").notes == ("Students' code was kept apart by: bubblewrap.",)
+    content = verdict_of(0).as_json() | {"exam": "exam-2", "confinement": "process limits"}
+    course.write_verdict(SubmissionVerdict.from_json(content))
+    older, kept_apart = summarise(course, "03_ppo").notes
+    assert older.startswith("1 verdicts come from another version of the hidden tests")
+    assert kept_apart.endswith("bubblewrap, process limits.")
+
+
+def test_the_page_is_one_file_in_which_every_text_is_text(course):
+    path = report(course.root, "03_ppo")
+    assert path == course.report("03_ppo")
+    page = path.read_text(encoding="utf-8")
+    assert "&lt;b&gt;" in page and "<b>" not in page and "<script" not in page
+    assert not re.findall(r"""(?:src|href)=["'](?!data:image/png;base64,|#)""", page)
+    assert "12 students graded" in page and "1 without a submission" in page
+    assert "<strong>1 without a verdict: grade again.</strong>" in page
+    content = read_json(path.with_suffix(".json"))
+    assert content["topics"] == list(summarise(course, "03_ppo").topics)
+    gae = next(each for each in content["exercises"] if each["name"] == "compute_gae")
+    assert gae["solved"] == 4 and len(gae["mistakes"][0]["students"]) == 5
+
+
+def test_a_class_in_which_everybody_is_right(course):
+    right = {name: ExerciseVerdict(name, points, points) for name, points in POINTS.items()}
+    for number in range(12):
+        content = verdict_of(number)
+        course.write_verdict(SubmissionVerdict(**{**content.__dict__, "exercises": right}))
+    content = summarise(course, "03_ppo")
+    assert content.topics == () and content.median == content.max
+    assert all(each.classes == dict.fromkeys(CLASSES, 0) | {"all": 12} for each in content.exercises)
+    assert "Nothing stands out" in report(course.root, "03_ppo").read_text(encoding="utf-8")
+
+
+def test_a_report_on_nobody_is_one_sentence(course):
+    with pytest.raises(LabError, match="nobody has a verdict in 01_sft yet"):
+        report(course.root, "01_sft")
+    with pytest.raises(LabError, match="there is no assignment '02'"):
+        report(course.root, "02")

@@ -1,0 +1,126 @@
+"""The hidden tests: proved over the bank, and of the form that the course promises."""
+
+import pytest
+
+from authoring.grader_kills import complaint, examine_bank, package_of
+from authoring.stubs import stub_files
+from grader_tests import clinic
+from grader_tests.examiner import Examiner
+from grader_tests.hidden import TESTS
+from rlhf_lab.course import exercises
+
+
+def stubs() -> dict[str, bytes]:
+    return {path: text.encode() for path, text in stub_files().items()}
+
+
+def test_the_bank_is_judged_fairly():
+    sentences = examine_bank([], training=False)
+    assert sum(not s.entry.correct for s in sentences) >= 200
+    assert sum(s.entry.correct for s in sentences) >= 40
+    assert [complaint(s) for s in sentences if not s.right] == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_full_marks_for_the_solution_and_none_for_stubs(seed):
+    training = seed == 0
+    with Examiner(training, seed) as examiner:
+        solved = examiner.examine(package_of(None), exercises())
+        blank = examiner.examine(stubs(), exercises())
+    assert {name: verdict.messages for name, verdict in solved.items() if verdict.score < verdict.max} == {}
+    assert {name: verdict.score for name, verdict in blank.items() if verdict.score} == {}
+    assert all("is not written yet." in verdict.messages[0] for verdict in blank.values())
+
+
+@pytest.mark.parametrize("name", exercises())
+def test_points_and_titles(name):
+    tests = TESTS[name]
+    assert sum(test.points for test in tests) == exercises()[name].points
+    titles = [test.title for test in tests]
+    assert len(set(titles)) == len(titles)
+    for number, test in enumerate(tests):
+        assert test.points > 0 and test.catches and test.message
+        assert set(test.after) <= set(titles[:number]), test.title
+
+
+def test_most_points_do_not_depend_on_a_training_test():
+    for name, tests in TESTS.items():
+        trained = sum(test.points for test in tests if test.training)
+        assert trained <= exercises()[name].points / 2, name
+
+
+TRIVIAL = {
+    "nothing": "return None",
+    "its first argument": "return args[0] if args else None",
+    "zeros": "import torch; return torch.zeros_like(args[0])",
+    "twice zeros": "import torch; return torch.zeros_like(args[0]), torch.zeros_like(args[0])",
+    "a number": "return 0.0",
+}
+
+
+@pytest.mark.parametrize("what", TRIVIAL)
+def test_a_trivial_function_earns_next_to_nothing(what):
+    files, functions = stubs(), [n for n in exercises() if n[0].islower()]
+    for name in functions:
+        path = exercises()[name].file
+        files[path] += f"\n\ndef {name}(*args, **kwargs):\n    {TRIVIAL[what]}\n".encode()
+    with Examiner(training=False) as examiner:
+        verdicts = examiner.examine(files, functions)
+    assert {n: v.score for n, v in verdicts.items() if v.score > v.max / 4} == {}
+
+
+def test_messages_hold_no_numbers_of_the_test():
+    for tests in TESTS.values():
+        for test in tests:
+            assert "tensor(" not in test.message and "assert" not in test.message, test.title
+
+
+def test_a_function_that_leans_on_a_change_of_another_exercise_is_right():
+    files = package_of(None)
+    text = files["ppo.py"].decode()
+    text = text.replace("    eps: float = 1e-8,\n)", "    eps: float = 1e-8,\n    shift: bool = True,\n)")
+    text = text.replace("masked_whiten(advantages, mask)", "masked_whiten(advantages, mask, shift=True)")
+    assert text != files["ppo.py"].decode()
+    with Examiner(training=False) as examiner:
+        verdict = examiner.examine({**files, "ppo.py": text.encode()}, ["ppo_step"])["ppo_step"]
+    assert (verdict.score, verdict.messages) == (verdict.max, ())
+
+
+def test_a_syntax_error_names_its_line_and_spares_the_other_files():
+    files = package_of(None)
+    files["sft.py"] += b"\ndef broken(:\n"
+    line = files["sft.py"].count(b"\n")
+    with Examiner(training=False) as examiner:
+        verdicts = examiner.examine(files, ["masked_ce_loss", "rm_loss"])
+    assert verdicts["masked_ce_loss"].score == 0
+    assert f"sft.py is no valid Python in line {line}" in verdicts["masked_ce_loss"].messages[0]
+    assert verdicts["rm_loss"].score == verdicts["rm_loss"].max
+
+
+def test_a_missing_file_and_a_missing_function_are_said():
+    files = package_of(None)
+    del files["sft.py"]
+    files["reward_model.py"] = files["reward_model.py"].replace(b"def rm_loss(", b"def my_loss(")
+    with Examiner(training=False) as examiner:
+        verdicts = examiner.examine(files, ["masked_ce_loss", "rm_loss"])
+    assert verdicts["masked_ce_loss"].messages == ("sft.py is missing.",)
+    assert verdicts["rm_loss"].score == 0
+    assert "rm_loss" in verdicts["rm_loss"].messages[0]
+
+
+def test_an_error_comes_with_its_place():
+    files = package_of(None)
+    files["reward_model.py"] += (
+        b"\n\ndef rm_loss(r_chosen, r_rejected):\n    x = 1\n    return r_chosen[999]\n"
+    )
+    with Examiner(training=False) as examiner:
+        verdict = examiner.examine(files, ["rm_loss"])["rm_loss"]
+    assert verdict.messages[0] == "Your code raised IndexError, in line 3 of rm_loss."
+
+
+def test_points_of_the_clinic():
+    from rlhf_lab.clinic import CASES
+
+    assert clinic.clinic_verdict(None).score == 0
+    assert clinic.clinic_verdict({letter: "score lost" for letter in CASES}).score < clinic.POINTS / 4
+    assert clinic.clinic_verdict({letter: float("nan") for letter in CASES}).score == 0

@@ -1,0 +1,215 @@
+"""The room: what a student's code can reach there, with bubblewrap and without it."""
+
+import os
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from authoring.stubs import stub_files
+from grader_tests import room as room_module
+from grader_tests.candidate import Candidate
+from grader_tests.room import Gone, Room, bubblewrap_works
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module", params=["bubblewrap", "without"])
+def room(request):
+    if request.param == "bubblewrap":
+        if not bubblewrap_works():
+            pytest.skip("bubblewrap is not installed, or may not make namespaces here")
+        room = Room()
+    else:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(room_module, "bubblewrap_works", lambda: False)
+            room = Room()
+    yield room
+    room.close()
+
+
+@pytest.fixture(scope="module")
+def enter(room):
+    """A candidate whose ppo.py has this text behind its stubs."""
+    children = []
+
+    def enter(text: str) -> Candidate:
+        children.append(room.child())
+        files = {path: content.encode() for path, content in stub_files().items()}
+        files["ppo.py"] += textwrap.dedent(text).encode()
+        assert children[-1].ask("enter", files, None, seconds=20) == {"problem": None}
+        return Candidate(children[-1])
+
+    yield enter
+    for child in children:
+        child.close()
+
+
+@pytest.fixture(scope="module")
+def reached(enter):
+    """What a child could reach, by name."""
+    probes = "".join(f"        {what!r}: reach(lambda: {probe}),\n" for what, probe in FORBIDDEN.items())
+    return enter(f"{REACH}\ndef probe():\n    return {{\n{probes}    }}\n").call("ppo.probe").value
+
+
+REACH = """
+import os, socket, subprocess
+
+def reach(what, *args):
+    try:
+        return f"reached: {what(*args)!r:.80}"
+    except BaseException as error:
+        return type(error).__name__
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read(40)
+
+def write(path):
+    with open(path, "wb") as file:
+        file.write(b"x")
+    return "written"
+"""
+
+FORBIDDEN = {
+    "the hidden tests": f"read({str(ROOT / 'grader_tests' / 'ppo.py')!r})",
+    "the solutions": f"read({str(ROOT / 'solutions' / 'ppo.py')!r})",
+    "the course folder": f"os.listdir({str(ROOT)!r})",
+    "the home folder": f"os.listdir({str(Path.home())!r})",
+    "passwords": "read('/etc/passwd')",
+    "the workbench, to write": f"write({str(ROOT / 'rlhf_lab' / 'owned.py')!r})",
+    "a file in /usr": "write('/usr/owned')",
+    "a file in /var/tmp": "write('/var/tmp/owned')",
+    "the environment of the parent": "read(f'/proc/{os.getppid()}/environ')",
+    "the memory of process 1": "read('/proc/1/mem') if os.getpid() != 1 else 1 / 0",
+    "a socket": "socket.socket()",
+    "a unix socket": "socket.socket(socket.AF_UNIX)",
+    "a fork": "os.fork()",
+    "a command": "subprocess.run(['/bin/true'])",
+    "a signal to all": "os.kill(-1, 9)",
+    "a new name space": "os.unshare(0x10000000) if hasattr(os, 'unshare') else 1 / 0",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_out_of_reach(what, reached):
+    assert not reached[what].startswith("reached"), reached[what]
+
+
+def test_the_environment_holds_nothing_of_the_examiners(enter, room):
+    candidate = enter("import os\ndef probe():\n    return dict(os.environ)\n")
+    said = candidate.call("ppo.probe").value
+    assert set(said) <= {"HOME", "TMPDIR", "OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE"}
+
+
+def test_the_scratch_folder_can_be_written_and_is_empty_for_the_next_child(enter):
+    text = f"""
+    {REACH}
+    def leave():
+        for place in (".", "/tmp", "/dev/shm", os.environ["HOME"]):
+            reach(write, os.path.join(place, "a-note"))
+        return os.path.exists("a-note")
+
+    def find():
+        found = []
+        for place in (".", "/tmp", "/dev/shm", os.environ["HOME"]):
+            for parent, _, names in os.walk(place):
+                found += [name for name in names if name == "a-note"]
+        return found
+    """.replace("\n    ", "\n").replace(REACH.replace("\n    ", "\n"), REACH)
+    assert enter(text).call("ppo.leave").value is True
+    assert enter(text).call("ppo.find").value == []
+
+
+def test_memory_is_limited(enter):
+    candidate = enter("def probe():\n    return len(bytearray(40 << 30))\n")
+    assert candidate.call("ppo.probe").raised.kind == "MemoryError"
+
+
+def test_a_loop_is_ended_and_costs_nobody_else(enter):
+    candidate = enter("def probe():\n    while True: pass\n")
+    started = time.monotonic()
+    with pytest.raises(Gone, match="did not come to an end within 1 seconds"):
+        candidate.call("ppo.probe", seconds=1.0)
+    assert time.monotonic() - started < 8
+    assert enter("def probe():\n    return 7\n").call("ppo.probe").value == 7
+
+
+def test_an_exit_is_said(enter):
+    with pytest.raises(Gone, match="ended the process"):
+        enter("def probe():\n    os._exit(0)\nimport os\n").call("ppo.probe")
+
+
+def test_the_room_opens_again_after_its_warm_parent_died():
+    from grader_tests.examiner import Examiner
+
+    solution = {path.name: path.read_bytes() for path in (ROOT / "solutions").glob("*.py")}
+    with Examiner(training=False) as examiner:
+        os.kill(examiner._room._process.pid, 9)
+        examiner._room._process.wait()
+        verdict = examiner.examine(solution, ["response_mask"])["response_mask"]
+    assert verdict.score == verdict.max
+
+
+# --- what goes through the wall -------------------------------------------------------------------
+
+
+def test_values_arrive_as_they_were(enter):
+    candidate = enter(
+        """
+    import torch
+    def probe(x, names, flag=None):
+        y = x * 2
+        return {"y": y, "z": y.detach(), "names": names, "flag": flag, "pair": (1, 2.5), "nothing": None}
+    """.replace("\n    ", "\n")
+    )
+    x = torch.arange(3.0).requires_grad_()
+    answer = candidate.call("ppo.probe", x, ["a", "b"], flag=True, after=(0, "flag"))
+    assert answer.value["y"].tolist() == [0, 2, 4] and answer.value["y"].requires_grad
+    assert not answer.value["z"].requires_grad
+    assert (answer.value["names"], answer.value["pair"]) == (["a", "b"], (1, 2.5))
+    assert (answer.value["flag"], answer.value["nothing"]) == (True, None)
+    assert answer.after[0].tolist() == [0, 1, 2] and answer.after["flag"] is True
+    assert answer.gradients(0, of=("y",), cotangent=torch.ones(3))[0].tolist() == [2, 2, 2]
+    assert answer.gradients(0, of=("z",), cotangent=torch.ones(3)) == [None]
+
+
+def test_changed_arguments_are_seen(enter):
+    candidate = enter("def probe(x, names):\n    x += 1\n    names.append('c')\n")
+    answer = candidate.call("ppo.probe", torch.zeros(2), ["a"], after=(0, 1))
+    assert (answer.after[0].tolist(), answer.after[1]) == ([1, 1], ["a", "c"])
+
+
+def test_an_exception_comes_with_its_line_and_without_its_class(enter):
+    candidate = enter(
+        """
+    class Mine(ValueError):
+        pass
+    def probe():
+        x = 1
+        raise Mine("too long: 7 of 5")
+    """.replace("\n    ", "\n")
+    )
+    raised = candidate.call("ppo.probe").raised
+    assert (raised.kind, raised.text, raised.function, raised.line) == (
+        "ValueError",
+        "too long: 7 of 5",
+        "probe",
+        3,
+    )
+
+
+def test_an_object_stays_in_the_room_and_can_be_used_again(enter):
+    candidate = enter(
+        """
+    class Counter:
+        def __init__(self): self.n = 0
+        def __call__(self, by): self.n += by; return self.n
+    """.replace("\n    ", "\n")
+    )
+    counter = candidate.call("ppo.Counter").value
+    assert counter.kind == "Counter"
+    assert [candidate.call(counter, 2).value, candidate.call(counter, 3).value] == [2, 5]
+    assert candidate.read(counter, "n") == 5
