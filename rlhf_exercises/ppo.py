@@ -254,7 +254,8 @@ def rollout(
     """Sample one response to each prompt and record it (exercise 3.5).
 
     The samples come from the policy itself: temperature 1, no top-k, no top-p. Anything else would sample from one
-    distribution and compute the ratio of another. Dropout is off; the policy's training mode is as before
+    distribution and compute the ratio of another. Row `i` answers `prompts[i]`, and the scores are stored as
+    `reward_fn` returns them. Dropout is off; the policy's training mode is as before
     afterwards.
 
     Args:
@@ -280,7 +281,8 @@ def ppo_step(
 ) -> dict[str, float]:
     """Update the policy on one rollout, `ppo_epochs` times over (exercise 3.5).
 
-    Rewards, advantages and returns are computed once and reused. Dropout is off, so that new and old policy are the
+    Each epoch is one step of `optim` on the whole rollout. Rewards, advantages and returns are computed once and
+    reused; advantages use the default `gamma` and `lam`, and nothing but the losses is clipped. Dropout is off, so that new and old policy are the
     same function before the first update and every ratio starts at 1.
 
     Returns:

@@ -57,7 +57,8 @@ class SFTDataset(Dataset):
         max_len: length of every row, in tokens.
 
     Prompt and response are tokenised apart, without special tokens: then the border between them is exact,
-    whatever the tokenizer would merge across it (a prompt that ends in a space, for instance).
+    whatever the tokenizer would merge across it (a prompt that ends in a space, for instance). Every row of the data
+    is an item, in the same order.
     """
 
     def __init__(self, data: Sequence[dict], tokenizer, max_len: int = 128):
@@ -99,7 +100,8 @@ def train_sft(
 ) -> list[float]:
     """Fine-tune a causal language model on batches of `SFTDataset` items (exercise 1.4).
 
-    AdamW, gradient norm clipped to 1.0, the loss of exercise 1.3. The model is trained in place and in training mode.
+    AdamW, gradient norm clipped to 1.0, the loss of exercise 1.3. The model is trained in place and in training mode;
+    it is called with `input_ids` and `attention_mask` by name.
 
     Returns:
         The loss of each step, in nats per response token: `n_epochs * len(dataloader)` numbers.
