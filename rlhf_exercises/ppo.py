@@ -281,9 +281,9 @@ def ppo_step(
 ) -> dict[str, float]:
     """Update the policy on one rollout, `ppo_epochs` times over (exercise 3.5).
 
-    Each epoch is one step of `optim` on the whole rollout. Rewards, advantages and returns are computed once and
-    reused; advantages use the default `gamma` and `lam`, and nothing but the losses is clipped. Dropout is off, so that new and old policy are the
-    same function before the first update and every ratio starts at 1.
+    Each epoch is one step of `optim` on the whole rollout. Rewards, advantages and returns are computed once, from
+    scores and KL as they are, and reused; advantages use the default `gamma` and `lam`. Dropout is off, so that new
+    and old policy are the same function before the first update and every ratio starts at 1.
 
     Returns:
         The `info` of the last epoch, with `mean_reward`, the mean score of the rollout, and `kl_to_ref`, the KL to
