@@ -44,7 +44,9 @@ class Room:
     def __init__(self, patience: float = 1.0):
         self.patience = patience
         if sys.platform == "win32":
-            raise LabError("student code can be confined on Linux and macOS only: grade in a container or in WSL")
+            raise LabError(
+                "student code can be confined on Linux and macOS only: grade in a container or in WSL"
+            )
         self._control, theirs = socket.socketpair()
         command = [sys.executable, "-I", "-m", "rlhf_lab.room.server", "--control", str(theirs.fileno())]
         command += ["--cpu-seconds", str(CPU_SECONDS)]
