@@ -19,6 +19,12 @@ from rlhf_lab.room.wire import Unreadable, receive, send, unpack
 
 ANSWER = 64 << 20  # bytes of one answer
 CPU_SECONDS = 120  # of one child, all calls together
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "PATH": "/usr/bin:/bin",
+}
 START = 120.0  # seconds that the warm parent may take
 
 
@@ -50,17 +56,14 @@ class Room:
         self._control, theirs = socket.socketpair()
         command = [sys.executable, "-I", "-m", "rlhf_lab.room.server", "--control", str(theirs.fileno())]
         command += ["--cpu-seconds", str(CPU_SECONDS)]
-        environment = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-        wrapper = bubblewrap() if bubblewrap_works() else None
-        if wrapper is not None:
-            environment["RLHF_ROOM"] = "bubblewrap"
+        wrapper = bubblewrap() if bubblewrap_works() else []
         self._process = subprocess.Popen(
-            [*(wrapper or []), *command],
+            [*wrapper, *command],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env=environment,
+            env=ENVIRONMENT,
             start_new_session=True,
             cwd="/",
         )
@@ -167,16 +170,12 @@ def bubblewrap() -> list[str]:
     """The command that puts the warm parent into a file system of its own: Python, the workbench, and nothing else."""
     workbench = Path(rlhf_lab.__file__).parent
     command = ["bwrap", "--die-with-parent", "--unshare-all", "--as-pid-1", "--clearenv"]
-    for name in ("OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE"):
-        command += [
-            "--setenv",
-            name,
-            {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}.get(name, "1"),
-        ]
-    command += ["--setenv", "RLHF_ROOM", "bubblewrap", "--setenv", "PATH", "/usr/bin:/bin"]
+    for name, value in {**ENVIRONMENT, "RLHF_ROOM": "bubblewrap"}.items():
+        command += ["--setenv", name, value]
     # The children make namespaces of their own with this one, and give it up before student code runs.
     command += ["--cap-add", "CAP_SYS_ADMIN"]
-    command += ["--tmpfs", "/"]
+    command += ["--tmpfs", "/", "--proc", "/proc", "--dev", "/dev"]
+    command += ["--tmpfs", "/tmp"]  # first: the course itself may lie in there
     for folder in ("/usr", "/lib", "/lib64", "/lib32", "/bin"):
         path = Path(folder)
         if path.is_symlink():
@@ -192,7 +191,6 @@ def bubblewrap() -> list[str]:
     for package in ("solutions", "grader_tests"):  # a copy that is installed beside the libraries
         for place in Path(sys.prefix).glob(f"lib/python*/site-packages/{package}"):
             command += ["--tmpfs", str(place)]
-    command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
     command += ["--ro-bind", str(workbench), str(workbench), "--"]
     return command
 
