@@ -190,4 +190,4 @@ def unexpected_marks(course: Course, assignment: str, pupils: Sequence[Pupil]) -
 
 def describe(pupils: Sequence[Pupil]) -> str:
     """One line a student."""
-    return "\n".join(textwrap.shorten(f"  {pupil.name:7}{pupil.says}", 100) for pupil in pupils)
+    return "\n".join(f"   {pupil.name:7} {textwrap.shorten(pupil.says, 90)}" for pupil in pupils)

@@ -29,13 +29,12 @@ def grade_demo(folder: Path, training: bool = True, browse: bool = True) -> int:
     if folder.exists() and not (folder / MARKER).exists():
         raise LabError(f"{folder} is there already and is no earlier demo: choose another folder")
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / MARKER).touch()
     course, pupils = Course(folder), class_of_twelve(ASSIGNMENT)
 
     print(f"1. release {ASSIGNMENT} (the solution must get full marks, the blank assignment 0)")
     with Examiner(training, course.seed) as examiner:
         release(course, examiner, [ASSIGNMENT])
+    (folder / MARKER).touch()
     print(f"2. twelve students hand in\n{describe(pupils)}")
     hand_in(course, ASSIGNMENT, pupils)
     print("3. grade")
