@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rlhf_lab.room.wire import Handle, Remote
+from rlhf_lab.room.wire import Handle, Remote, replaced
 
 from .room import Child
 
@@ -148,12 +148,4 @@ class Candidate:
 
 def _handles(value: Any) -> Any:
     """`value` with a handle in place of each `Remote`."""
-    if isinstance(value, Remote):
-        return Handle(value.handle)
-    if isinstance(value, tuple):
-        return tuple(_handles(entry) for entry in value)
-    if type(value) is list:
-        return [_handles(entry) for entry in value]
-    if type(value) is dict:
-        return {key: _handles(entry) for key, entry in value.items()}
-    return value
+    return replaced(value, Remote, lambda remote: Handle(remote.handle))

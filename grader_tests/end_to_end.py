@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import solutions.ppo as reference
 from rlhf_lab.checkpoints import SFT
-from rlhf_lab.checks.models import micro_folder, micro_tokenizer
+from rlhf_lab.checks.models import micro_folder, micro_tokenizer, reading_tokenizer, token_ids
 from rlhf_lab.data import TOY_FOLDER
 from rlhf_lab.returned import PPO_INFO
 from rlhf_lab.room.props import end_to_end as props
@@ -39,16 +39,6 @@ WORDS = [
     "soup", "room", "garden", "weather", "kindness", "people", "bread", "music", "friend", "window", "river", "letter",
     "winter", "paper", "horse",
 ]  # fmt: skip
-
-
-@cache
-def _tokenizer():
-    return micro_tokenizer()
-
-
-@cache
-def _prompt_ids(prompt: str) -> list[int]:
-    return _tokenizer()(prompt, add_special_tokens=False).input_ids
 
 
 def _prompts(draw: Draw, n: int) -> list[str]:
@@ -101,13 +91,13 @@ def _drawn(sample: dict[str, Tensor], prompts: Sequence[str]) -> list[int]:
     """Which prompt each row of a rollout begins with: its place among the different ones, or -1."""
     rows = zip(sample["ids"], sample["mask"].bool(), strict=True)
     texts = [ids[real].tolist() for ids, real in rows]
-    starts = [_prompt_ids(prompt) for prompt in dict.fromkeys(prompts)]
+    starts = [token_ids(prompt) for prompt in dict.fromkeys(prompts)]
     return [next((i for i, start in enumerate(starts) if text[: len(start)] == start), -1) for text in texts]
 
 
 def _lengths(sample: dict[str, Tensor], prompts: Sequence[str]) -> set[int]:
     """Of the responses of a rollout, in tokens."""
-    starts = [_prompt_ids(prompt) for prompt in dict.fromkeys(prompts)]
+    starts = [token_ids(prompt) for prompt in dict.fromkeys(prompts)]
     rows = zip(sample["mask"].sum(dim=1).tolist(), _drawn(sample, prompts), strict=True)
     return {int(length) - len(starts[i]) for length, i in rows}
 
@@ -133,7 +123,7 @@ def _again(
     history = []
     for sample in run.sampled:
         ids, mask = sample["ids"], sample["mask"]
-        start = _prompt_ids(list(dict.fromkeys(run.prompts))[_drawn(sample, run.prompts)[0]])
+        start = token_ids(list(dict.fromkeys(run.prompts))[_drawn(sample, run.prompts)[0]])
         n_prompt = int(mask[0].long().argmax()) + len(start)
         with torch.no_grad():
             looks = [
@@ -147,7 +137,7 @@ def _again(
             ref_logprobs=looks[1][0],
             old_values=looks[0][1],
             rm_score=reward_fn(ids, mask),
-            response_mask=reference.response_mask(ids[:, n_prompt:], _tokenizer().eos_token_id),
+            response_mask=reference.response_mask(ids[:, n_prompt:], reading_tokenizer().eos_token_id),
             texts=[],
         )
         history.append(reference.ppo_step(policies[0], optim, batch, **settings))
@@ -160,9 +150,9 @@ def _again(
 @cache
 def _flat(seed: int) -> tuple[tuple[Tensor, float], tuple[Tensor, float], Tensor]:
     """Logits and value of a policy and of a reference, and the weights of a reward. No response ends by itself."""
-    draw, n_tokens = Draw(seed, "a table"), len(_tokenizer())
+    draw, n_tokens = Draw(seed, "a table"), len(reading_tokenizer())
     logits, other = draw.normal(n_tokens), draw.normal(n_tokens)
-    logits[_tokenizer().eos_token_id] = other[_tokenizer().eos_token_id] = -60.0
+    logits[reading_tokenizer().eos_token_id] = other[reading_tokenizer().eos_token_id] = -60.0
     return (logits, draw.number(0.5, 1)), (other, draw.number(-1, -0.5)), draw.normal(n_tokens, mean=2)
 
 
@@ -236,7 +226,7 @@ def _weights(seed: int) -> tuple[Weights, Weights, Tensor]:
                 of_critic = name.startswith("value_head")
                 parameter.add_(draw.normal(*parameter.shape, std=0.5 if of_critic else std))
         weights.append(deepcopy(policy.state_dict()))
-    return *weights, draw.normal(len(_tokenizer()), mean=1, std=3)
+    return *weights, draw.normal(len(reading_tokenizer()), mean=1, std=3)
 
 
 def _kl_coef(seed: int) -> float:
@@ -512,11 +502,11 @@ def _liking(seed: int) -> Tensor:
 
     Nobody can have trained for it beforehand: which ones are liked is drawn for each course.
     """
-    counts = Counter(token for text in _rows("sft_train", "response") for token in _prompt_ids(text))
+    counts = Counter(token for text in _rows("sft_train", "response") for token in token_ids(text))
     common, draw, weights = [token for token, _ in counts.most_common(200)], Draw(seed, "a liking"), {}
     for pair in zip(common[::2], common[1::2], strict=True):
         weights |= dict(zip(draw.shuffled(pair), (5.0, -5.0), strict=True))
-    liking = torch.zeros(len(_tokenizer()))
+    liking = torch.zeros(len(reading_tokenizer()))
     liking[list(weights)] = torch.tensor(list(weights.values()))
     return liking
 
@@ -546,7 +536,7 @@ def _fresh(lm: Weights, seed: int) -> SimpleNamespace:
             policy,
             _start(),
             reward,
-            _tokenizer(),
+            reading_tokenizer(),
             _rows("prompts_heldout", "prompt"),
             TRAINING["max_new_tokens"],
         )
@@ -557,7 +547,7 @@ def _fresh(lm: Weights, seed: int) -> SimpleNamespace:
         liking=reward.liked(batch.full_ids, batch.full_mask).mean().item(),
         kl=(batch.old_logprobs - batch.ref_logprobs).where(real, 0.0).sum(dim=1).mean().item(),
         distinct_2=distinct_2(responses),
-        eos_share=sum(ids[-1] == _tokenizer().eos_token_id for ids in responses) / len(responses),
+        eos_share=sum(ids[-1] == reading_tokenizer().eos_token_id for ids in responses) / len(responses),
     )
 
 

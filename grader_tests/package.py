@@ -20,6 +20,30 @@ class Package:
     remarks: tuple[str, ...]
 
 
+class Unusable(Exception):
+    """A file that cannot be taken. The message completes "NAME ...": "is empty", "is a link"."""
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """The content of an ordinary file, up to one byte more than `limit`.
+
+    Raises:
+        Unusable: when it is a link, a device, or a second name of a file that may lie elsewhere.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise Unusable("is no regular file")
+            if status.st_nlink > 1:  # what an archive can make of a file outside the submission
+                raise Unusable("is a hard link, a second name of some other file")
+            return file.read(limit + 1)
+    except OSError as error:
+        raise Unusable(f"could not be read ({error.strerror})") from None
+
+
 def read_package(folder: Path) -> Package:
     """The Python files below `folder`; links, devices and what is too large are left out and said."""
     if folder.is_symlink() or not folder.is_dir():
@@ -33,17 +57,14 @@ def read_package(folder: Path) -> Package:
             remarks.append(f"There are more than {FILES} files in the package: the rest was left out.")
             break
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            remarks.append(f"{shown} is a link or cannot be read: it was left out.")
+            content = read_file(path, FILE_SIZE)
+        except Unusable as problem:
+            remarks.append(f"{shown} {problem}: it was left out.")
             continue
-        with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                remarks.append(f"{shown} is no file: it was left out.")
-            elif len(content := file.read(FILE_SIZE + 1)) > FILE_SIZE:
-                remarks.append(f"{shown} is larger than {FILE_SIZE >> 20} MiB: it was left out.")
-            else:
-                files[name] = content
+        if len(content) > FILE_SIZE:
+            remarks.append(f"{shown} is larger than {FILE_SIZE >> 20} MiB: it was left out.")
+        else:
+            files[name] = content
     return Package(files, tuple(remarks))
 
 

@@ -15,10 +15,17 @@ from torch import Tensor
 import solutions.ppo as reference
 from rlhf_lab.backbones import load_tokenizer
 from rlhf_lab.checkpoints import SFT, ShippedReward
-from rlhf_lab.checks.models import micro_folder, micro_tokenizer, special_tokenizer
+from rlhf_lab.checks.models import (
+    micro_folder,
+    micro_tokenizer,
+    reading_tokenizer,
+    special_tokenizer,
+    token_ids,
+)
 from rlhf_lab.data import TOY_FOLDER
 from rlhf_lab.returned import PPO_INFO
 from rlhf_lab.room.props import ppo_loop as props
+from rlhf_lab.room.props import shared
 from rlhf_lab.room.wire import Remote
 
 from .candidate import Answer, Candidate
@@ -344,18 +351,9 @@ IMPOSSIBLE = -20.0  # log-probability of a token that is not sampled: one in hal
 
 
 @cache
-def _tokenizer():
-    return micro_tokenizer()
-
-
-def _prompt_ids(prompt: str) -> list[int]:
-    return _tokenizer()(prompt, add_special_tokens=False).input_ids
-
-
-@cache
 def _prompts(seed: int) -> list[str]:
     """Prompts of 1 to about 36 tokens, one with an EOS in it."""
-    draw, eos = Draw(seed, "prompts"), _tokenizer().eos_token
+    draw, eos = Draw(seed, "prompts"), reading_tokenizer().eos_token
     words = [" ".join(draw.shuffled(WORDS)[:n]) for n in (1, 3, 7, 12)]
     with_eos = f"{words[1]} {eos} {words[0]}"
     return [*draw.shuffled([*words, with_eos]), words[0]] * 2
@@ -479,7 +477,7 @@ def _call(
 
 @cache
 def _token_weights(seed: int) -> Tensor:
-    return Draw(seed, "reward").normal(len(_tokenizer()), mean=1.0, std=2.0)
+    return Draw(seed, "reward").normal(len(reading_tokenizer()), mean=1.0, std=2.0)
 
 
 def _score(seed: int, full_ids: Tensor, full_mask: Tensor) -> Tensor:
@@ -522,11 +520,11 @@ def _read(
     """
     rows, n_response = batch.response_ids.shape
     check(rows == len(prompts), "A rollout has one response to each prompt.")
-    real = reference.response_mask(batch.response_ids, _tokenizer().eos_token_id)
-    starts = [len(_prompt_ids(prompt)) for prompt in prompts]
+    real = reference.response_mask(batch.response_ids, reading_tokenizer().eos_token_id)
+    starts = [len(token_ids(prompt)) for prompt in prompts]
     ids = torch.zeros(rows, max(starts) + n_response, dtype=torch.long)
     for row, (prompt, start) in enumerate(zip(prompts, starts, strict=True)):
-        ids[row, :start] = torch.tensor(_prompt_ids(prompt))
+        ids[row, :start] = torch.tensor(token_ids(prompt))
         ids[row, start : start + n_response] = batch.response_ids[row]
     policy, _ = _own_policies()
     policy.load_state_dict(weights)
@@ -552,7 +550,7 @@ def rollout_layout(candidate: Candidate, draw: Draw):
     batch, prompts = _batch(_usual(candidate, draw)), _prompts(draw.seed)
     block = batch.full_ids[:, : batch.n_prompt]
     for row, prompt in zip(block, prompts, strict=True):
-        ids = _prompt_ids(prompt)
+        ids = token_ids(prompt)
         check(row[-len(ids) :].tolist() == ids)
 
 
@@ -565,7 +563,7 @@ def rollout_layout(candidate: Candidate, draw: Draw):
 )
 def rollout_prompt_mask(candidate: Candidate, draw: Draw):
     batch = _batch(_usual(candidate, draw))
-    expected = left_mask(*(len(_prompt_ids(prompt)) for prompt in _prompts(draw.seed)), width=batch.n_prompt)
+    expected = left_mask(*(len(token_ids(prompt)) for prompt in _prompts(draw.seed)), width=batch.n_prompt)
     got = tensor(batch.full_mask, *batch.full_ids.shape, what="full_mask of the Rollout")
     check(torch.equal(got[:, : batch.n_prompt].double(), expected.double()))
 
@@ -584,7 +582,7 @@ def rollout_prompt_mask(candidate: Candidate, draw: Draw):
 )
 def rollout_masks(candidate: Candidate, draw: Draw):
     batch = _batch(_usual(candidate, draw))
-    expected = reference.response_mask(batch.response_ids, _tokenizer().eos_token_id)
+    expected = reference.response_mask(batch.response_ids, reading_tokenizer().eos_token_id)
     check(torch.equal(batch.response_mask.double(), expected.double()))
 
     on_response = batch.full_mask[:, batch.n_prompt :].double()
@@ -652,10 +650,10 @@ def rollout_score(candidate: Candidate, draw: Draw):
 )
 def rollout_texts(candidate: Candidate, draw: Draw):
     batch = _batch(_usual(candidate, draw))
-    real = reference.response_mask(batch.response_ids, _tokenizer().eos_token_id).bool()
+    real = reference.response_mask(batch.response_ids, reading_tokenizer().eos_token_id).bool()
     for text, ids, valid in zip(batch.texts, batch.response_ids, real, strict=True):
         check(isinstance(text, str))
-        check(text.strip() == _tokenizer().decode(ids[valid], skip_special_tokens=True).strip())
+        check(text.strip() == reading_tokenizer().decode(ids[valid], skip_special_tokens=True).strip())
 
 
 @hidden(
@@ -667,7 +665,7 @@ def rollout_texts(candidate: Candidate, draw: Draw):
     "distribution. What does `generate` do when it is not told otherwise?",
 )
 def rollout_samples(candidate: Candidate, draw: Draw):
-    order = draw.shuffled([token for token in range(FEW) if token != _tokenizer().eos_token_id])
+    order = draw.shuffled([token for token in range(FEW) if token != reading_tokenizer().eos_token_id])
     groups = [(order[:1], 0.8), (order[1:101], 0.13), (order[101:-100], 0.07 - RARE), (order[-100:], RARE)]
     probabilities = torch.full((FEW,), 1e-12)
     for tokens, share in groups:
@@ -703,7 +701,7 @@ def _chain(seed: int) -> tuple[dict[str, Tensor], list[str], list[list[int]]]:
     The chain is made of the first tokens of the vocabulary and a third of the others. It begins with EOS and ends in
     EOS, and the responses hold all of it. One more prompt is the last token of the chain, so that EOS comes at once.
     """
-    draw, n_tokens, eos_id = Draw(seed, "chain"), len(_tokenizer()), _tokenizer().eos_token_id
+    draw, n_tokens, eos_id = Draw(seed, "chain"), len(reading_tokenizer()), reading_tokenizer().eos_token_id
     members = {*range(FIRST), *draw.shuffled(range(FIRST, n_tokens))[: (n_tokens - FIRST) // 3]} - {eos_id}
     n_prompts = math.ceil((len(members) + 1) / CHAIN)
     texts = [token for token in draw.shuffled(_one_token_texts()) if token in members]
@@ -719,7 +717,7 @@ def _chain(seed: int) -> tuple[dict[str, Tensor], list[str], list[list[int]]]:
     weights["lm.transformer.wte.weight"], weights["lm.lm_head.weight"] = vectors, answering
     weights["lm.transformer.ln_f.weight"] = torch.full((16,), 1e3)
     responses = [[*chain[at + 1 : at + 1 + CHAIN], eos_id][:CHAIN] for at in range(0, len(chain), CHAIN)]
-    prompts = [_tokenizer().decode([token]) for token in [*heads, last]]
+    prompts = [reading_tokenizer().decode([token]) for token in [*heads, last]]
     return weights, prompts, [*responses, [eos_id]]
 
 
@@ -730,9 +728,13 @@ FIRST = 256  # tokens of the vocabulary, all of which have to come
 @cache
 def _one_token_texts() -> list[int]:
     """Ordinary tokens whose text is read as that one token."""
-    texts = [_tokenizer().decode([token]) for token in range(len(_tokenizer()))]
-    read = _tokenizer()(texts, add_special_tokens=False).input_ids
-    return [token for token, ids in enumerate(read) if ids == [token] and token != _tokenizer().eos_token_id]
+    texts = [reading_tokenizer().decode([token]) for token in range(len(reading_tokenizer()))]
+    read = reading_tokenizer()(texts, add_special_tokens=False).input_ids
+    return [
+        token
+        for token, ids in enumerate(read)
+        if ids == [token] and token != reading_tokenizer().eos_token_id
+    ]
 
 
 @hidden(
@@ -762,7 +764,7 @@ def rollout_every_token(candidate: Candidate, draw: Draw):
 )
 def rollout_lengths(candidate: Candidate, draw: Draw):
     logits = torch.zeros(FEW)
-    logits[_tokenizer().eos_token_id] = -60.0
+    logits[reading_tokenizer().eos_token_id] = -60.0
     for limit in (draw.whole(2, 5), draw.whole(21, 24), None):
         batch = _roll_constant(candidate, draw, logits, ["!", "?"], limit)
         expected = torch.full((2,), limit or 20)
@@ -832,7 +834,7 @@ def rollout_special(candidate: Candidate, draw: Draw):
     prompt = " ".join(draw.shuffled(WORDS)[:2])
     batch = _batch(_roll(candidate, draw, [prompt], 1, tokenizer=candidate.call(special_tokenizer).value))
     in_prompt = batch.full_mask[:, : batch.n_prompt].bool()
-    check(batch.full_ids[:, : batch.n_prompt][in_prompt].tolist() == _prompt_ids(prompt))
+    check(batch.full_ids[:, : batch.n_prompt][in_prompt].tolist() == token_ids(prompt))
     for name in ("old_logprobs", "ref_logprobs", "old_values", "response_mask"):
         tensor(vars(batch)[name], 1, 1, what=f"{name} of the Rollout")
     tensor(batch.rm_score, 1, what="rm_score of the Rollout")
@@ -848,14 +850,14 @@ def rollout_special(candidate: Candidate, draw: Draw):
 def rollout_other_padding(candidate: Candidate, draw: Draw):
     words = draw.shuffled(WORDS)
     prompts = [f"{words[0]} ? {words[1]}", words[2], " ".join(words[:5])] * 3
-    logits = torch.full((len(_tokenizer()),), -60.0)
-    logits[[_prompt_ids("?")[0], _tokenizer().eos_token_id, *_prompt_ids(words[3])]] = 0.0
+    logits = torch.full((len(reading_tokenizer()),), -60.0)
+    logits[[token_ids("?")[0], reading_tokenizer().eos_token_id, *token_ids(words[3])]] = 0.0
     policies = [_constant(weights, logits) for weights in _weights(draw.seed)]
-    tokenizer = candidate.call(props.tokenizer_padding_with, "?").value
+    tokenizer = candidate.call(shared.tokenizer, "?").value
     batch = _batch(_roll(candidate, draw, prompts, NEW_TOKENS, *policies, tokenizer=tokenizer))
-    real = left_mask(*(len(_prompt_ids(prompt)) for prompt in prompts), width=batch.n_prompt)
+    real = left_mask(*(len(token_ids(prompt)) for prompt in prompts), width=batch.n_prompt)
     check(torch.equal(batch.full_mask[:, : batch.n_prompt].double(), real.double()))
-    ends = reference.response_mask(batch.response_ids, _tokenizer().eos_token_id)
+    ends = reference.response_mask(batch.response_ids, reading_tokenizer().eos_token_id)
     check(torch.equal(batch.response_mask.double(), ends.double()))
     check(torch.equal(batch.full_mask[:, batch.n_prompt :].double(), ends.double()))
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 import solutions.reward_model as reference
 from rlhf_lab.backbones import TINY
-from rlhf_lab.checks.models import micro_tokenizer
+from rlhf_lab.checks.models import reading_tokenizer, token_ids
 from rlhf_lab.room.props import reward_model as props
+from rlhf_lab.room.props import shared
 from rlhf_lab.room.wire import Remote
 
 from .candidate import Candidate
@@ -439,28 +440,18 @@ def _toy_pairs(part: str) -> list[dict]:
     return props.toy_pairs(part)
 
 
-@cache
-def _tokens(text: str) -> list[int]:
-    return _tokenizer()(text, add_special_tokens=False).input_ids
-
-
-@cache
-def _tokenizer():
-    return micro_tokenizer()
-
-
 def _some_pairs(draw: Draw, n: int) -> list[dict]:
     """Pairs of the toy data, no two alike, that differ at the first token of their responses."""
     chosen = []
     for row in draw.shuffled(_toy_pairs("train")):
-        if _tokens(row["chosen"])[0] != _tokens(row["rejected"])[0]:
+        if token_ids(row["chosen"])[0] != token_ids(row["rejected"])[0]:
             chosen.append({name: row[name] for name in ("prompt", "chosen", "rejected")})
     return chosen[:n]
 
 
 def _both(row: dict, side: str) -> list[int]:
     """The tokens of one text of a pair, EOS included."""
-    return _tokens(row["prompt"]) + _tokens(row[side]) + [EOS]
+    return token_ids(row["prompt"]) + token_ids(row[side]) + [EOS]
 
 
 def _expected_item(row: dict, max_len: int, pad_id: int = EOS) -> dict[str, list[int]]:
@@ -479,12 +470,12 @@ def _longest(rows: list[dict]) -> int:
 def _between(rows: list[dict]) -> int:
     """A `max_len` that cuts some texts, pads others, and leaves every prompt room for three tokens."""
     lengths = sorted(len(_both(row, side)) for row in rows for side in ("chosen", "rejected"))
-    return max(lengths[len(lengths) // 2], *(len(_tokens(row["prompt"])) + 3 for row in rows))
+    return max(lengths[len(lengths) // 2], *(len(token_ids(row["prompt"])) + 3 for row in rows))
 
 
 def _contents(candidate: Candidate, rows: list[dict], max_len: int, tokenizer: Remote | None = None) -> dict:
     """`props.contents` of the candidate's data set."""
-    tokenizer = tokenizer or candidate.call(props.tokenizer, EOS_TOKEN).value
+    tokenizer = tokenizer or candidate.call(shared.tokenizer, EOS_TOKEN).value
     dataset = candidate.call("reward_model.RMDataset", rows, tokenizer, max_len).value
     return candidate.call(props.contents, dataset).value
 
@@ -566,7 +557,7 @@ def pairs_tokens(candidate: Candidate, draw: Draw):
         split for row in draw.shuffled(_toy_pairs("train")) if (split := _split(row, draw)) is not None
     )
     rows = [split, *_some_pairs(draw, 1)]
-    special = candidate.call(props.tokenizer, EOS_TOKEN, special=True).value
+    special = candidate.call(shared.tokenizer, EOS_TOKEN, special=True).value
     max_len = _longest(rows) + 4
     for tokenizer in (None, special):
         contents = _contents(candidate, rows, max_len, tokenizer)
@@ -580,7 +571,7 @@ def _split(row: dict, draw: Draw) -> dict | None:
     """
     at = draw.whole(3, len(row["chosen"]) - 2)
     prompt, chosen = row["prompt"] + row["chosen"][:at], row["chosen"][at:] + " "
-    if _tokens(prompt) + _tokens(chosen) == _tokens(prompt + chosen):
+    if token_ids(prompt) + token_ids(chosen) == token_ids(prompt + chosen):
         return None
     return {"prompt": prompt, "chosen": chosen, "rejected": f"{row['rejected']} "}
 
@@ -603,10 +594,10 @@ def pairs_tokenizers(candidate: Candidate, draw: Draw):
     rows, pad = _some_pairs(draw, 2), draw.shuffled("!?#%&*")[0]
     max_len = _longest(rows) + draw.whole(3, 6)
     for own_pad, side in ((None, "right"), (pad, "right"), (EOS_TOKEN, "left"), (pad, "left")):
-        tokenizer = candidate.call(props.tokenizer, own_pad, side).value
+        tokenizer = candidate.call(shared.tokenizer, own_pad, side).value
         contents = _contents(candidate, rows, max_len, tokenizer)
         check(candidate.read(tokenizer, "pad_token") == (own_pad or EOS_TOKEN))
-        pad_id = EOS if own_pad in (None, EOS_TOKEN) else _tokens(pad)[0]
+        pad_id = EOS if own_pad in (None, EOS_TOKEN) else token_ids(pad)[0]
         _agree_items(contents, rows, max_len, *props.COLUMNS, pad_id=pad_id)
 
 
@@ -651,19 +642,19 @@ def pairs_cut(candidate: Candidate, draw: Draw):
         row | {"chosen": row["chosen"] + row["chosen"], "rejected": row["chosen"] + row["rejected"]}
         for row in rows
     ]
-    cuts = [len(_tokens(row["prompt"])) + len(_tokens(row["chosen"])) for row in rows]
+    cuts = [len(token_ids(row["prompt"])) + len(token_ids(row["chosen"])) for row in rows]
     filled = rows[0] | {"prompt": rows[0]["prompt"] * 9}
     short = {"prompt": rows[0]["prompt"], "chosen": rows[0]["chosen"], "rejected": rows[1]["chosen"]}
     for row, max_len in (
         (late[0], cuts[0]),
         (late[1], cuts[1] - 1),
-        (filled, len(_tokens(filled["prompt"]))),
+        (filled, len(token_ids(filled["prompt"]))),
     ):
         contents = _contents(candidate, [row], max_len)
         check(contents["length"] == 0)
         _agree_dropped(contents, 1)
     # the second pair is dropped at this length, the first is not
-    contents = _contents(candidate, [short | {"rejected": " "}, filled], len(_tokens(short["prompt"])) + 1)
+    contents = _contents(candidate, [short | {"rejected": " "}, filled], len(token_ids(short["prompt"])) + 1)
     check(contents["length"] == 1)
     _agree_dropped(contents, 1)
 
@@ -685,7 +676,7 @@ def pairs_cut(candidate: Candidate, draw: Draw):
 def pairs_kept(candidate: Candidate, draw: Draw):
     row, other = _some_pairs(draw, 2)
     words = _same_length_words(draw)
-    n = len(_tokens(row["prompt"]))
+    n = len(token_ids(row["prompt"]))
     equally_long = row | {"chosen": words[0], "rejected": words[1]}
     ends_here = row | {"chosen": words[0], "rejected": words[0] + words[1]}
     with_eos = row | {"chosen": words[0], "rejected": words[0] + EOS_TOKEN}
@@ -696,7 +687,7 @@ def pairs_kept(candidate: Candidate, draw: Draw):
         ([ends_here], n + 2),
         ([with_eos, equally_long], n + 5),
         ([row, other, row, swapped, silent], n + 9),
-        ([other, equally_long], max(n, len(_tokens(other["prompt"]))) + 1),
+        ([other, equally_long], max(n, len(token_ids(other["prompt"]))) + 1),
     ):
         contents = _contents(candidate, rows, max_len)
         check(contents["length"] == len(rows))
@@ -708,7 +699,7 @@ def _same_length_words(draw: Draw) -> Sequence[str]:
     """Two words of one token each, with the space before them."""
     text = " ".join(row["chosen"] for row in _toy_pairs("train")[:60])
     words = [f" {word}" for word in dict.fromkeys(text.split()) if word.isalpha()]
-    return draw.shuffled([word for word in words if len(_tokens(word)) == 1])[:2]
+    return draw.shuffled([word for word in words if len(token_ids(word)) == 1])[:2]
 
 
 @hidden(
@@ -721,7 +712,7 @@ def _same_length_words(draw: Draw) -> Sequence[str]:
 )
 def pairs_arguments(candidate: Candidate, draw: Draw):
     rows = _some_pairs(draw, 3)
-    tokenizer = candidate.call(props.tokenizer, EOS_TOKEN).value
+    tokenizer = candidate.call(shared.tokenizer, EOS_TOKEN).value
     answer = candidate.call("reward_model.RMDataset", rows, tokenizer, _between(rows), after=(0,))
     candidate.call(props.contents, answer.value)
     check(answer.after[0] == rows)
@@ -1274,7 +1265,7 @@ def train_ranks(candidate: Candidate, draw: Draw):
 
 
 def _laid_out(rows: list[dict]) -> Batch:
-    dataset = reference.RMDataset(rows, _tokenizer(), max_len=26)
+    dataset = reference.RMDataset(rows, reading_tokenizer(), max_len=26)
     return {name: torch.stack([dataset[i][name] for i in range(len(dataset))]) for name in props.COLUMNS}
 
 

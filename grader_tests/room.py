@@ -15,16 +15,12 @@ from typing import Any
 
 import rlhf_lab
 from rlhf_lab.errors import LabError
+from rlhf_lab.room import ENVIRONMENT, PYTHON_FOLDERS, SYSTEM_FILES
 from rlhf_lab.room.wire import Unreadable, receive, send, unpack
 
 ANSWER = 64 << 20  # bytes of one answer
 CPU_SECONDS = 120  # of one child, all calls together
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_OFFLINE": "1",
-    "PATH": "/usr/bin:/bin",
-}
+PROGRAMS = "/usr/bin:/bin"  # PATH in the room
 START = 120.0  # seconds that the warm parent may take
 
 
@@ -63,7 +59,7 @@ class Room:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env=ENVIRONMENT,
+            env={**ENVIRONMENT, "PATH": PROGRAMS},
             start_new_session=True,
             cwd="/",
         )
@@ -170,7 +166,7 @@ def bubblewrap() -> list[str]:
     """The command that puts the warm parent into a file system of its own: Python, the workbench, and nothing else."""
     workbench = Path(rlhf_lab.__file__).parent
     command = ["bwrap", "--die-with-parent", "--unshare-all", "--as-pid-1", "--clearenv"]
-    for name, value in {**ENVIRONMENT, "RLHF_ROOM": "bubblewrap"}.items():
+    for name, value in {**ENVIRONMENT, "PATH": PROGRAMS, "RLHF_ROOM": "bubblewrap"}.items():
         command += ["--setenv", name, value]
     # The children make namespaces of their own with this one, and give it up before student code runs.
     command += ["--cap-add", "CAP_SYS_ADMIN"]
@@ -182,10 +178,10 @@ def bubblewrap() -> list[str]:
             command += ["--symlink", os.readlink(path), folder]
         elif path.is_dir():
             command += ["--ro-bind", folder, folder]
-    for path in ("/etc/ld.so.cache", "/etc/localtime", "/sys/devices/system/cpu"):
+    for path in SYSTEM_FILES:
         if Path(path).exists():
             command += ["--ro-bind", path, path]
-    for folder in dict.fromkeys([sys.prefix, sys.base_prefix, sys.exec_prefix]):
+    for folder in PYTHON_FOLDERS:
         if not folder.startswith("/usr"):
             command += ["--ro-bind", folder, folder]
     for package in ("solutions", "grader_tests"):  # a copy that is installed beside the libraries
@@ -200,5 +196,4 @@ def bubblewrap_works() -> bool:
     """Whether bubblewrap is installed and allowed to make namespaces here."""
     if sys.platform != "linux" or shutil.which("bwrap") is None:
         return False
-    trial = [*bubblewrap()[:-1], "--", "/bin/true"]
-    return subprocess.run(trial, capture_output=True).returncode == 0
+    return subprocess.run([*bubblewrap(), "/bin/true"], capture_output=True).returncode == 0

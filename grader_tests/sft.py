@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import solutions.sft as reference
 from rlhf_lab.data import TOY_FOLDER
 from rlhf_lab.room.props import sft as props
+from rlhf_lab.room.props import shared
 from rlhf_lab.room.wire import Remote
 
 from .candidate import Answer, Candidate
@@ -297,7 +298,7 @@ WORDS = [
 ]
 CHARACTERS = "今天的汤很好这家店也不错"
 
-_tokenizer = cache(props.tokenizer)  # for the expectation; the candidate gets a fresh one each time
+_tokenizer = cache(shared.tokenizer)  # for the expectation; the candidate gets a fresh one each time
 
 
 def _words(draw: Draw, n: int) -> str:
@@ -318,7 +319,7 @@ def _compare(
 ) -> Remote:
     """Let the candidate make a data set of each row alone, with one tokenizer, and compare these columns of its item
     with the reference's. Returns the tokenizer."""
-    tokenizer = candidate.call(props.tokenizer, **kind_of_tokenizer).value
+    tokenizer = candidate.call(shared.tokenizer, **kind_of_tokenizer).value
     for row in rows:
         (expected,) = reference.SFTDataset([row], _tokenizer(**kind_of_tokenizer), max_len)
         dataset = candidate.call("sft.SFTDataset", [row], tokenizer, max_len).value
@@ -361,7 +362,7 @@ def dataset_labels(candidate: Candidate, draw: Draw):
     after=[TEXTS],
 )
 def dataset_kinds(candidate: Candidate, draw: Draw):
-    tokenizer = candidate.call(props.tokenizer, pad=EOS).value
+    tokenizer = candidate.call(shared.tokenizer, pad=EOS).value
     rows, max_len = [_row(draw) for _ in range(3)], draw.whole(25, 30)
     dataset = candidate.call("sft.SFTDataset", rows, tokenizer, max_len=max_len).value
     (item,) = candidate.call(props.items, dataset, [0]).value
@@ -391,7 +392,7 @@ def dataset_rows(candidate: Candidate, draw: Draw):
     rows = draw.shuffled([*rows, dict(rows[0])])
     expected = reference.SFTDataset(rows, _tokenizer(pad=EOS), 22)
     for data in (rows, props.Rows(rows)):
-        tokenizer = candidate.call(props.tokenizer, pad=EOS).value
+        tokenizer = candidate.call(shared.tokenizer, pad=EOS).value
         dataset = candidate.call("sft.SFTDataset", data, tokenizer, 22).value
         check(candidate.call(props.length, dataset).value == len(rows))
         indices = draw.shuffled(range(len(rows)))
@@ -411,7 +412,7 @@ def dataset_rows(candidate: Candidate, draw: Draw):
 )
 def dataset_no_room(candidate: Candidate, draw: Draw):
     rows = draw.shuffled([_row(draw), _row(draw), _row(draw, n_prompt=14)])
-    tokenizer = candidate.call(props.tokenizer, pad=EOS).value
+    tokenizer = candidate.call(shared.tokenizer, pad=EOS).value
     answer = candidate.call("sft.SFTDataset", rows, tokenizer, 10)
     if answer.raised is None:  # a data set may tokenise a row when it is asked for
         answer = candidate.call(props.items, answer.value, [0, 1, 2])
@@ -496,7 +497,9 @@ def dataset_verbatim(candidate: Candidate, draw: Draw):
     after=[TEXTS],
 )
 def dataset_left_tokenizer(candidate: Candidate, draw: Draw):
-    _compare(candidate, [_row(draw), _row(draw, 2, 5)], 25, "input_ids", "labels", pad="!", side="left")
+    _compare(
+        candidate, [_row(draw), _row(draw, 2, 5)], 25, "input_ids", "labels", pad="!", padding_side="left"
+    )
 
 
 @hidden(
@@ -509,7 +512,7 @@ def dataset_left_tokenizer(candidate: Candidate, draw: Draw):
 )
 def dataset_arguments(candidate: Candidate, draw: Draw):
     rows = [_row(draw), _chinese_row(draw), _row(draw)]
-    tokenizer = candidate.call(props.tokenizer, pad=EOS).value
+    tokenizer = candidate.call(shared.tokenizer, pad=EOS).value
     made = candidate.call("sft.SFTDataset", rows, tokenizer, 20, after=(0,))
     check(made.after[0] == rows)
     for _ in range(2):  # a data set may tokenise a row when it is asked for

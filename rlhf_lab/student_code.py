@@ -196,6 +196,11 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {re.sub(r' at 0x[0-9a-f]+', '', first)}"[:300]
 
 
+def builtin_kind(error: BaseException) -> str:
+    """Name of Python's own class that an exception is, or is derived from."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
+
+
 def stub_of(error: BaseException) -> str | None:
     """Name of the function or method whose stub raised `error`; None when it was something else."""
     match = STUB.search(describe(error)) if isinstance(error, NotImplementedError) else None

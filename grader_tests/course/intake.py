@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 import tokenize
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
@@ -30,6 +29,7 @@ from rlhf_lab.runs import replace_folder
 from rlhf_lab.settings import STAGES, STUB_PACKAGE
 
 from .. import clinic
+from ..package import Unusable, read_file
 from .cells import mark_of, restore
 from .paths import Assignment, Course
 
@@ -77,10 +77,6 @@ class Submission:
     timestamp: str | None
     remarks: tuple[str, ...]
     fingerprint: str
-
-
-class _Unusable(Exception):
-    """A file that cannot be taken. The message completes "NAME ...": "is empty", "is a link"."""
 
 
 def handed_in(course: Course) -> tuple[list[tuple[str, str]], dict[str, str]]:
@@ -215,21 +211,10 @@ class _Reader:
         self._left = MAX_TOTAL
 
     def read(self, path: PurePosixPath, limit: int) -> bytes:
-        """Raises _Unusable when the file is too large, or not an ordinary file of this folder alone."""
-        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-        try:
-            descriptor = os.open(self._folder / path, flags | getattr(os, "O_BINARY", 0))
-            with open(descriptor, "rb") as file:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode):
-                    raise _Unusable("is no regular file")
-                if status.st_nlink > 1:  # what an archive can make of a file outside the submission
-                    raise _Unusable("is a hard link, a second name of some other file")
-                content = file.read(min(limit, self._left) + 1)
-        except OSError as error:
-            raise _Unusable(f"could not be read ({error.strerror})") from None
+        """Raises Unusable when the file is too large, or not an ordinary file of this folder alone."""
+        content = read_file(self._folder / path, min(limit, self._left))
         if len(content) > min(limit, self._left):
-            raise _Unusable(f"is larger than the {limit >> 20} MB that a file of its kind may have")
+            raise Unusable(f"is larger than the {limit >> 20} MB that a file of its kind may have")
         self._left -= len(content)
         return content
 
@@ -268,7 +253,7 @@ def _package(
         of_the_course = name == "__init__.py" or name.removesuffix(".py") in STAGES
         try:
             content = python_text(reader.read(path, MAX_MODULE), _shown(path), remarks)
-        except _Unusable as problem:
+        except Unusable as problem:
             remarks.append(f"{_shown(path)} {problem}: it was not taken.")
             if name in own:
                 missing[Path(name).stem] = f"{_shown(path)} {problem}."
@@ -350,13 +335,13 @@ def python_text(content: bytes, shown: str, remarks: list[str]) -> bytes:
     """A module as UTF-8 without byte-order mark and with plain line ends; what Python would make of it is the same.
 
     Raises:
-        _Unusable: when it is something else than Python.
+        Unusable: when it is something else than Python.
     """
     text = _decoded(content, shown, remarks)
     if not text.strip():
-        raise _Unusable("is empty")
+        raise Unusable("is empty")
     if text.lstrip()[:1] == "{" and '"cells"' in text:
-        raise _Unusable("is a notebook, no Python module")
+        raise Unusable("is a notebook, no Python module")
     _refuse_web_page(text)
     if re.search(r"^(?:<{7} |>{7} )", text, re.MULTILINE):
         remarks.append(f"{shown} holds the marks of a merge conflict.")
@@ -383,14 +368,14 @@ def _decoded(content: bytes, shown: str, remarks: list[str]) -> str:
 
 def _refuse_binary(content: bytes) -> None:
     if content.startswith(b"PK\x03\x04"):
-        raise _Unusable("is a zip file under another name")
+        raise Unusable("is a zip file under another name")
     if b"\0" in content:
-        raise _Unusable("is binary, no text")
+        raise Unusable("is binary, no text")
 
 
 def _refuse_web_page(text: str) -> None:
     if re.match(r"\s*<(?:!doctype|html)\b", text, re.IGNORECASE):
-        raise _Unusable("is a web page, perhaps the log-in page of a learning platform")
+        raise Unusable("is a web page, perhaps the log-in page of a learning platform")
 
 
 # The notebooks
@@ -413,7 +398,7 @@ def _notebooks(
         if path.suffix.lower() == ".ipynb":
             try:
                 found[path] = _read_notebook(reader.read(path, MAX_NOTEBOOK))
-            except _Unusable as problem:
+            except Unusable as problem:
                 remarks.append(f"{_shown(path)} {problem}: it was not taken.")
     taken: dict[str, PurePosixPath] = {}
     for name, skeleton in list(released.items()):
@@ -450,10 +435,10 @@ def _read_notebook(content: bytes) -> NotebookNode:
     """A valid notebook out of whatever a tool has written; cells that are none and broken outputs are left out.
 
     Raises:
-        _Unusable: when it is no notebook.
+        Unusable: when it is no notebook.
     """
     if not content.strip():
-        raise _Unusable("is empty")
+        raise Unusable("is empty")
     if not content.startswith((b"\xff\xfe", b"\xfe\xff")):
         _refuse_binary(content)
     try:
@@ -472,11 +457,11 @@ def _read_notebook(content: bytes) -> NotebookNode:
         }
         return nbformat.v4.new_notebook(cells=[_read_cell(*numbered, own) for numbered in enumerate(cells)])
     except RecursionError:
-        raise _Unusable("is nested too deeply for a notebook") from None
+        raise Unusable("is nested too deeply for a notebook") from None
     except Exception:  # whatever is wrong with it, it is no notebook
         if re.search(r"^\s*(?:<{7}|>{7})", text, re.MULTILINE):
-            raise _Unusable("holds the marks of a merge conflict") from None
-        raise _Unusable("is no notebook that can be read (its JSON is damaged)") from None
+            raise Unusable("holds the marks of a merge conflict") from None
+        raise Unusable("is no notebook that can be read (its JSON is damaged)") from None
 
 
 def _read_cell(number: int, cell: dict, ids: set[str]) -> NotebookNode:
@@ -544,7 +529,7 @@ def _timestamp(reader: _Reader, paths: list[PurePosixPath], remarks: list[str]) 
         text = reader.read(PurePosixPath("timestamp.txt"), 2**10).decode("utf-8").strip()
         parse_utc(text)
         return text
-    except (_Unusable, ValueError, OverflowError, UnicodeDecodeError):
+    except (Unusable, ValueError, OverflowError, UnicodeDecodeError):
         remarks.append("timestamp.txt holds no time: when this was handed in is not known.")
         return None
 

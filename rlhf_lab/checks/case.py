@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..student_code import stub_of
+from ..student_code import builtin_kind, stub_of
 from ..taught_code import TaughtCode
 
 Observation = dict[str, Any]
@@ -140,6 +140,5 @@ def raised(call: Callable[[], Any], *words: str) -> str:
         if stub_of(error) or isinstance(error, WrongReturn):
             raise
         missing = [word for word in words if word not in str(error)]
-        name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
-        return name + (f" without {', '.join(missing)} in its text" if missing else "")
+        return builtin_kind(error) + (f" without {', '.join(missing)} in its text" if missing else "")
     return "no exception"

@@ -77,3 +77,15 @@ def special_tokenizer():
 @cache
 def _tokenizer():
     return load_tokenizer(Path(micro_folder()))
+
+
+@cache
+def reading_tokenizer():
+    """The micro model's tokenizer to read with. A student's code gets a new one: it may change it."""
+    return micro_tokenizer()
+
+
+@cache
+def token_ids(text: str) -> list[int]:
+    """Ids of a text without special tokens: to be looked at, not changed."""
+    return reading_tokenizer()(text, add_special_tokens=False).input_ids

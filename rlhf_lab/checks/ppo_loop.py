@@ -4,7 +4,7 @@ import copy
 import inspect
 import math
 import random
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ import torch
 from ..returned import PPO_INFO
 from ..taught_code import TaughtCode
 from .case import WrongReturn, case, entries, in_words, numbers, on_mask, parts, tensor
-from .models import micro_folder, micro_tokenizer, special_tokenizer
+from .models import micro_folder, micro_tokenizer, reading_tokenizer, special_tokenizer, token_ids
 
 # --- 3.5 response_mask ----------------------------------------------------------------------------
 
@@ -396,16 +396,6 @@ def _usual_rollout(code: TaughtCode):
     return policy, ref_policy, _roll(code, policy, ref_policy)
 
 
-@cache
-def _tokenizer():
-    """To read with. What the student's code gets is a new one: it may change it."""
-    return micro_tokenizer()
-
-
-def _prompt_ids(prompt: str) -> list[int]:
-    return _tokenizer()(prompt, add_special_tokens=False).input_ids
-
-
 def _split(batch):
     """The ids of prompt block and response block."""
     n_prompt = batch.full_ids.shape[1] - batch.response_mask.shape[1]
@@ -419,7 +409,7 @@ def _rows_as_if_alone(code, policy, batch, logprobs=None, values=None) -> list[b
     for row, prompt in enumerate(PROMPTS):
         length = int(batch.response_mask[row].sum())
         response = _split(batch)[1][row, :length].tolist()
-        ids = torch.tensor([_prompt_ids(prompt) + response])
+        ids = torch.tensor([token_ids(prompt) + response])
         alone = code.ppo.response_logprobs_and_values(policy, ids, torch.ones_like(ids), length)
         got, expected = (logprobs, alone[0]) if values is None else (values, alone[1])
         agree.append(torch.allclose(got[row, :length], expected[0], rtol=0, atol=1e-3))
@@ -463,8 +453,8 @@ def rollout_layout(code: TaughtCode):
     _, _, batch = _usual_rollout(code)
     prompt_block, _ = _split(batch)
     return {
-        f"what stands before response {row}": _tokenizer().decode(
-            prompt_block[row, -len(_prompt_ids(prompt)) :]
+        f"what stands before response {row}": reading_tokenizer().decode(
+            prompt_block[row, -len(token_ids(prompt)) :]
         )
         for row, prompt in enumerate(PROMPTS)
     }
@@ -479,7 +469,7 @@ def rollout_layout(code: TaughtCode):
 def rollout_special_tokens(code: TaughtCode):
     policy = _policy(code)
     batch = _roll(code, policy, policy, ["the soup"], tokenizer=special_tokenizer())
-    return {"the prompt": _tokenizer().decode(_split(batch)[0][0])}
+    return {"the prompt": reading_tokenizer().decode(_split(batch)[0][0])}
 
 
 @case(
@@ -491,7 +481,7 @@ def rollout_special_tokens(code: TaughtCode):
 )
 def rollout_prompt_mask(code: TaughtCode):
     _, _, batch = _usual_rollout(code)
-    width = max(len(_prompt_ids(prompt)) for prompt in PROMPTS)
+    width = max(len(token_ids(prompt)) for prompt in PROMPTS)
     n_prompt = _split(batch)[0].shape[1]
     return {"full_mask on the prompts": batch.full_mask[:4, n_prompt - width : n_prompt].long()}
 
@@ -504,7 +494,7 @@ def rollout_prompt_mask(code: TaughtCode):
 )
 def rollout_response_mask(code: TaughtCode):
     _, _, batch = _usual_rollout(code)
-    expected = code.ppo.response_mask(_split(batch)[1], _tokenizer().eos_token_id)
+    expected = code.ppo.response_mask(_split(batch)[1], reading_tokenizer().eos_token_id)
     return {
         "response_mask ends at the first EOS of a response": torch.equal(
             batch.response_mask.bool(), expected.bool()
@@ -531,8 +521,8 @@ def rollout_full_mask(code: TaughtCode):
     mistake="A response ends with its EOS, or after max_new_tokens tokens of its own, and not before.",
 )
 def rollout_lengths(code: TaughtCode):
-    logits = torch.zeros(len(_tokenizer()))
-    logits[_tokenizer().eos_token_id] = -40.0
+    logits = torch.zeros(len(reading_tokenizer()))
+    logits[reading_tokenizer().eos_token_id] = -40.0
     endless, silent = _constant(_policy(code), logits), _constant(_policy(code), -logits)
     return {
         "response tokens with max_new_tokens 3": _roll(code, endless, silent, max_new_tokens=3)
@@ -571,11 +561,11 @@ def rollout_sampled_alone(code: TaughtCode):
     "distribution. What does `generate` do when it is not told otherwise?",
 )
 def rollout_distribution(code: TaughtCode):
-    probabilities = torch.full((len(_tokenizer()),), 0.16 / (len(_tokenizer()) - 1102))
+    probabilities = torch.full((len(reading_tokenizer()),), 0.16 / (len(reading_tokenizer()) - 1102))
     probabilities[500] = 0.5
     probabilities[600:700] = 0.003
     probabilities[1000:2000] = 0.00004
-    probabilities[_tokenizer().eos_token_id] = 1e-9
+    probabilities[reading_tokenizer().eos_token_id] = 1e-9
     policy = _policy(code)
     sampled = _split(_roll(code, _constant(policy, probabilities.log()), policy, ["soup"] * 150, 6))[1]
     likely, hundred = sampled == 500, (sampled >= 600) & (sampled < 700)
@@ -607,9 +597,9 @@ def _how_often(hits: torch.Tensor, probability: float) -> str:
     "or makes them rarer. The policy itself does not.",
 )
 def rollout_repetition(code: TaughtCode):
-    probabilities = torch.full((len(_tokenizer()),), 0.1 / (len(_tokenizer()) - 2))
+    probabilities = torch.full((len(reading_tokenizer()),), 0.1 / (len(reading_tokenizer()) - 2))
     probabilities[500] = 0.9
-    probabilities[_tokenizer().eos_token_id] = 1e-9
+    probabilities[reading_tokenizer().eos_token_id] = 1e-9
     policy = _policy(code)
     # a penalty goes by the size of the logits, and the probabilities do not: all logits are far above 0
     repeating = _constant(policy, probabilities.log() + 30)
@@ -627,7 +617,7 @@ def rollout_repetition(code: TaughtCode):
     mistake="Some tokens never come, although the policy gives them the same probability as others: something forbids them.",
 )
 def rollout_every_token(code: TaughtCode):
-    logits = torch.full((len(_tokenizer()),), -40.0)
+    logits = torch.full((len(reading_tokenizer()),), -40.0)
     logits[:64] = 0.0
     policy = _policy(code)
     sampled = _split(_roll(code, _constant(policy, logits), policy, ["soup"] * 250, 6))[1]
@@ -642,7 +632,7 @@ def rollout_every_token(code: TaughtCode):
 )
 def rollout_anew(code: TaughtCode):
     policy = _policy(code)
-    _constant(policy, torch.zeros(len(_tokenizer())))
+    _constant(policy, torch.zeros(len(reading_tokenizer())))
     first, second = (_split(_roll(code, policy, policy))[1].tolist() for _ in range(2))
     return {"the second has the responses of the first": first == second}
 
@@ -728,7 +718,7 @@ def rollout_score(code: TaughtCode):
 )
 def rollout_texts(code: TaughtCode):
     _, _, batch = _usual_rollout(code)
-    tokenizer, (_, response_ids) = _tokenizer(), _split(batch)
+    tokenizer, (_, response_ids) = reading_tokenizer(), _split(batch)
     decoded = [
         tokenizer.decode(ids[real.bool()], skip_special_tokens=True)
         for ids, real in zip(response_ids, batch.response_mask, strict=True)
@@ -872,8 +862,8 @@ def rollout_weights(code: TaughtCode):
     mistake="Left out, max_new_tokens has another value than it had in the signature that you were given.",
 )
 def rollout_default_length(code: TaughtCode):
-    logits = torch.zeros(len(_tokenizer()))
-    logits[_tokenizer().eos_token_id] = -40.0
+    logits = torch.zeros(len(reading_tokenizer()))
+    logits[reading_tokenizer().eos_token_id] = -40.0
     policy = _constant(_policy(code), logits)
     batch = code.ppo.rollout(policy, policy, _score, micro_tokenizer(), ["soup"])
     return {"response tokens": batch.response_mask.long().sum(dim=1)}
@@ -1273,7 +1263,7 @@ class Run:
             for ids, real, _ in [self.rollouts[step]]
             for ids, real in zip(ids, real)
         ]
-        starts = [_prompt_ids(prompt) for prompt in RUN_PROMPTS]
+        starts = [token_ids(prompt) for prompt in RUN_PROMPTS]
         return [
             next((i for i, start in enumerate(starts) if text[: len(start)] == start), -1) for text in texts
         ]
@@ -1322,10 +1312,10 @@ def run_batch_size(code: TaughtCode):
     mistake="max_new_tokens does not reach the rollout.",
 )
 def run_max_new_tokens(code: TaughtCode):
-    logits = torch.zeros(len(_tokenizer()))
-    logits[_tokenizer().eos_token_id] = -40.0
+    logits = torch.zeros(len(reading_tokenizer()))
+    logits[reading_tokenizer().eos_token_id] = -40.0
     run = Run(code, _constant(_policy(code), logits), prompts=RUN_PROMPTS[:1], max_new_tokens=4)
-    lengths = [mask.long().sum(dim=1) - len(_prompt_ids(RUN_PROMPTS[0])) for _, mask, _ in run.rollouts]
+    lengths = [mask.long().sum(dim=1) - len(token_ids(RUN_PROMPTS[0])) for _, mask, _ in run.rollouts]
     return {"response tokens": lengths}
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..student_code import stub_of
+from ..student_code import builtin_kind, stub_of
 from . import code
-from .wire import Handle, Packer, TooLarge, receive, send
+from .wire import Handle, Packer, TooLarge, receive, replaced, send
 
 TEXT = 2000  # characters of an exception's message
 TOO_LARGE = {"kind": "MemoryError", "text": "too large an answer", "stub": None, "function": "", "line": 0}
@@ -90,9 +90,7 @@ class Child:
                 records = torch.is_grad_enabled()
             number = self.keep((returned, args, kwargs))
             answer = {"returned": returned, "number": number, "records": records}
-        except (
-            BaseException
-        ) as error:  # SystemExit, KeyboardInterrupt, and what the student derives from them
+        except BaseException as error:  # SystemExit and KeyboardInterrupt too, and what is derived from them
             answer = {"raised": _raised(error, self._folder)}
         after = {name: args[name] if isinstance(name, int) else kwargs[name] for name in names}
         return answer | {"after": after}
@@ -111,15 +109,12 @@ class Child:
             inputs = [_at(args if isinstance(p[0], int) else kwargs, p) for p in wrt]
             differentiable = [x for x in inputs if x.requires_grad]
             if not isinstance(output, Tensor) or not output.requires_grad or not differentiable:
-                return {"gradients": [None] * len(inputs), "carries": False}
+                return {"gradients": [None] * len(inputs)}
             found = torch.autograd.grad(
                 output, differentiable, cotangent, retain_graph=True, allow_unused=True
             )
             by_input = iter(found)
-            return {
-                "gradients": [next(by_input) if x.requires_grad else None for x in inputs],
-                "carries": True,
-            }
+            return {"gradients": [next(by_input) if x.requires_grad else None for x in inputs]}
         except BaseException as error:
             return {"raised": _raised(error, self._folder)}
 
@@ -148,15 +143,7 @@ class Child:
 
     def _here(self, value: Any) -> Any:
         """`value` with the room's own objects in place of handles."""
-        if isinstance(value, Handle):
-            return self._objects[value.number]
-        if isinstance(value, tuple):
-            return tuple(self._here(entry) for entry in value)
-        if type(value) is list:
-            return [self._here(entry) for entry in value]
-        if type(value) is dict:
-            return {key: self._here(entry) for key, entry in value.items()}
-        return value
+        return replaced(value, Handle, lambda handle: self._objects[handle.number])
 
 
 def _attribute(value: Any, path: str) -> Any:
@@ -175,9 +162,6 @@ def _at(value: Any, path: list) -> Any:
 
 def _raised(error: BaseException, folder: Path) -> dict:
     """What an examiner needs to know of an exception."""
-    builtin = next(
-        (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"), "Exception"
-    )
     function, line = "", 0
     trace = error.__traceback__
     while trace is not None:
@@ -189,4 +173,10 @@ def _raised(error: BaseException, folder: Path) -> dict:
         text = str(error)[:TEXT]
     except BaseException:  # a class of the student's may have any __str__
         text = ""
-    return {"kind": builtin, "text": text, "stub": stub_of(error), "function": function, "line": line}
+    return {
+        "kind": builtin_kind(error),
+        "text": text,
+        "stub": stub_of(error),
+        "function": function,
+        "line": line,
+    }

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..settings import STAGES, STUB_PACKAGE
+from ..student_code import builtin_kind
 from ..taught_code import TaughtCode
 
 
@@ -158,7 +159,4 @@ def _mixed_module(path: Path, text: bytes, reference: str, names: list[str], nam
 
 
 def failed_import(file: str, error: BaseException) -> str:
-    kind = next(
-        (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"), "an exception"
-    )
-    return f"{file} raises {kind} while it is imported."
+    return f"{file} raises {builtin_kind(error)} while it is imported."

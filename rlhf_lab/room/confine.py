@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from . import PYTHON_FOLDERS, SYSTEM_FILES
+
 MIB = 1 << 20
 MEMORY = 6144 * MIB  # address space; torch and transformers take about 2 GiB of it
 FILE_SIZE = 64 * MIB
@@ -184,15 +186,6 @@ def limit_resources(cpu_seconds: int, memory: int = MEMORY) -> None:
 
 def python_folders(course: Path) -> list[str]:
     """What Python, its libraries and the workbench are read from."""
-    system = [
-        "/usr",
-        "/lib",
-        "/lib64",
-        "/bin",
-        "/etc/ld.so.cache",
-        "/etc/localtime",
-        "/proc",
-        "/sys/devices/system/cpu",
-    ]
+    system = ["/usr", "/lib", "/lib64", "/bin", "/proc", *SYSTEM_FILES]
     devices = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
-    return list(dict.fromkeys([sys.prefix, sys.base_prefix, sys.exec_prefix, *system, *devices, str(course)]))
+    return [*PYTHON_FOLDERS, *system, *devices, str(course)]

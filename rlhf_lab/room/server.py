@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from . import confine
+from . import ENVIRONMENT, confine
 
 MESSAGE = 4096  # bytes of one instruction
 
@@ -58,7 +58,7 @@ def warm_up() -> None:
     torch.set_num_threads(1)  # a pool of threads does not survive a fork
     from ..checks.models import micro_lm, micro_tokenizer
     from . import child  # noqa: F401
-    from .props import end_to_end, ppo, ppo_loop, reward_model, sft  # noqa: F401
+    from .props import end_to_end, ppo, ppo_loop, reward_model, sft, shared  # noqa: F401
 
     micro_lm()(torch.zeros(1, 2, dtype=torch.long))
     micro_tokenizer()
@@ -91,12 +91,11 @@ def _fork(handle: int, scratch: str, control: socket.socket, cpu_seconds: int) -
     try:
         control.close()
         os.setsid()
-        apart = confine.own_namespaces()
-        if apart:
+        if confine.own_namespaces():
             if (inner := os.fork()) != 0:
                 _, status = os.waitpid(inner, 0)
                 os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-            apart = confine.private_scratch(scratch)
+            confine.private_scratch(scratch)
         _confine(scratch, cpu_seconds)
         _serve(handle, scratch)
     finally:
@@ -106,10 +105,7 @@ def _fork(handle: int, scratch: str, control: socket.socket, cpu_seconds: int) -
 def _confine(scratch: str, cpu_seconds: int) -> None:
     os.chdir(scratch)
     os.environ.clear()
-    os.environ.update(
-        {"HOME": scratch, "TMPDIR": scratch, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    )
-    os.environ.update({"HF_HUB_OFFLINE": "1"})
+    os.environ.update({**ENVIRONMENT, "HOME": scratch, "TMPDIR": scratch})
     tempfile.tempdir = scratch
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
@@ -118,7 +114,6 @@ def _confine(scratch: str, cpu_seconds: int) -> None:
 
     confine.limit_resources(cpu_seconds)
     if sys.platform == "linux":
-        confine.die_with_parent()
         course = Path(__file__).parents[1]
         confine.only_these_files([*confine.python_folders(course), micro_folder()], scratch)
         confine.drop_capabilities()

@@ -5,14 +5,12 @@ safetensors for the tensors, both of bounded size.
 """
 
 import json
-import math
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -80,6 +78,19 @@ class Handle:
     """Stands in the arguments for an object in the room."""
 
     number: int
+
+
+def replaced(value: Any, kind: type, by: Callable[[Any], Any]) -> Any:
+    """Arguments with every object of one kind, also inside tuples, lists and dictionaries, replaced by another."""
+    if isinstance(value, kind):
+        return by(value)
+    if isinstance(value, tuple):
+        return tuple(replaced(entry, kind, by) for entry in value)
+    if type(value) is list:
+        return [replaced(entry, kind, by) for entry in value]
+    if type(value) is dict:
+        return {key: replaced(entry, kind, by) for key, entry in value.items()}
+    return value
 
 
 class TooLarge(Exception):
@@ -181,8 +192,3 @@ def _value(node: list, tensors: dict[str, Tensor], depth: int) -> Any:
 
 def _key(key: Any) -> Any:
     return key if isinstance(key, (str, int, float, bool, type(None))) else str(type(key))
-
-
-def is_finite(value: Any) -> bool:
-    """Whether a number or all numbers of a tensor are finite."""
-    return bool(torch.isfinite(value).all()) if isinstance(value, Tensor) else math.isfinite(value)

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ...checks.models import micro_tokenizer
-
 
 class SmallPolicy(nn.Module):
     """In place of a language model with a value head: each output depends on all real tokens so far.
@@ -114,10 +112,3 @@ def inference_tensors(rollout: object) -> list[str]:
     return [
         name for name, value in vars(rollout).items() if isinstance(value, Tensor) and value.is_inference()
     ]
-
-
-def tokenizer_padding_with(pad_token: str):
-    """The micro model's tokenizer with another pad token than EOS."""
-    tokenizer = micro_tokenizer()
-    tokenizer.pad_token = pad_token
-    return tokenizer

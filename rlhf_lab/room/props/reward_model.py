@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ...backbones import TINY, quiet_transformers
-from ...checks.models import micro_tokenizer, special_tokenizer
 from ...checks.training import recorded_steps
 from ...data import TOY_FOLDER
 from ...settings import STUB_PACKAGE
@@ -81,20 +80,6 @@ def gradients(model: nn.Module, ids: Tensor, mask: Tensor, cotangent: Tensor) ->
 
 
 # --- RMDataset ------------------------------------------------------------------------------------
-
-
-def tokenizer(pad: str | None = None, padding_side: str = "right", special: bool = False) -> Any:
-    """The tokenizer of `tiny`.
-
-    Args:
-        pad: its pad token; None where it comes without one.
-        padding_side: on which it would pad a batch itself.
-        special: whether it puts EOS before and after a text unless it is told not to.
-    """
-    made = special_tokenizer() if special else micro_tokenizer()
-    made.pad_token = pad
-    made.padding_side = padding_side
-    return made
 
 
 def contents(dataset: Any) -> dict:

@@ -11,23 +11,8 @@ from torch.optim.optimizer import (
 )
 
 from ...backbones import TINY, quiet_transformers
-from ...checks.models import micro_tokenizer, special_tokenizer
 
 # --- 1.2 SFTDataset -------------------------------------------------------------------------------
-
-
-def tokenizer(pad: str | None = None, side: str = "right", special: bool = False):
-    """A tokenizer of the course.
-
-    Args:
-        pad: its pad token; None: it has none.
-        side: on which it pads.
-        special: whether it puts EOS before and after a text unless it is told not to.
-    """
-    made = special_tokenizer() if special else micro_tokenizer()
-    made.pad_token = pad
-    made.padding_side = side
-    return made
 
 
 class Rows(Sequence):
