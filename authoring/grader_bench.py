@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from grader_tests.course.grade import grade
+from grader_tests.course.nbgrader_config import search_path
 from grader_tests.course.paths import Course
 from grader_tests.course.release import release
 from grader_tests.examiner import Examiner
@@ -132,9 +133,7 @@ def _stock(course: Course, assignment: str, students: list[str], jobs: int) -> N
     for student in students:
         shutil.copytree(course.submitted(assignment, student), root / "submitted" / student / assignment)
     nbgrader = [sys.executable, "-m", "nbgrader"]
-    # nbgrader calls alembic, which lies beside this Python
-    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": programs}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": search_path()}
     subprocess.run(
         [*nbgrader, "generate_assignment", assignment, "--force"],
         cwd=root,

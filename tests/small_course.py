@@ -1,7 +1,6 @@
 """A released course for tests of grading, made without the checks of a release, and hidden tests that are a fake."""
 
 import os
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from unittest import mock
 
 from grader_tests.course.drafts import choose
 from grader_tests.course.grade import Exam, nbgrader_api
+from grader_tests.course.nbgrader_config import search_path
 from grader_tests.course.paths import Course
 from grader_tests.course.release import CONFIG
 from grader_tests.verdict import ExerciseVerdict
@@ -29,9 +29,7 @@ def make_course(root: Path, *names: str) -> Course:
             (course.package(draft.name) / name).write_bytes(content)
         for name, text in draft.source_notebooks.items():
             (course.source(draft.name) / f"{name}.ipynb").write_text(text, encoding="utf-8")
-        # nbgrader calls alembic, which lies beside this Python
-        programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        with mock.patch.dict(os.environ, PATH=programs):
+        with mock.patch.dict(os.environ, PATH=search_path()):
             result = nbgrader_api(course).generate_assignment(draft.name)
         assert result["success"], result
     return course

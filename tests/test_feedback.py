@@ -3,16 +3,15 @@
 import os
 import re
 import shutil
-import sys
-from pathlib import Path
+from unittest import mock
 
 import nbformat
 import pytest
 from nbgrader.api import Gradebook
-from nbgrader.utils import setenv
 
 from grader_tests.course.feedback import build_page, feedback
 from grader_tests.course.grade import nbgrader_api
+from grader_tests.course.nbgrader_config import search_path
 from grader_tests.course.pages import LONGEST
 from grader_tests.course.paths import Assignment, Course
 from grader_tests.course.release import CONFIG
@@ -69,9 +68,7 @@ def made_once(tmp_path_factory):
     cells = (*EXERCISES, "diagnoses", *QUESTIONS)
     course.write_assignments({NAME: Assignment(NAME, (NAME,), ("sft",), EXERCISES, QUESTIONS, {NAME: cells})})
     write(course.release(NAME) / f"{NAME}.ipynb", notebook({}))
-    # to make a gradebook, nbgrader calls the program alembic, which lies beside this Python
-    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    with setenv(PATH=programs), Gradebook(course.gradebook_url) as gradebook:
+    with mock.patch.dict(os.environ, PATH=search_path()), Gradebook(course.gradebook_url) as gradebook:
         gradebook.add_assignment(NAME)
         gradebook.add_notebook(NAME, NAME)
         for name, points in (EXERCISES | QUESTIONS).items():

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import sys
 from pathlib import Path
 
 from nbgrader.preprocessors import AssignLatePenalties, SaveAutoGrades
@@ -28,6 +30,14 @@ COLLECTED = (
 )
 
 
+def search_path() -> str:
+    """A PATH on which nbgrader finds alembic: to make a gradebook it calls that program, which lies beside this Python.
+
+    Where there is no PATH, as under a bare service manager, the system's default stands in.
+    """
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
 def configure(c: Config, root: Path) -> None:
     """Set what the course in `root` needs on nbgrader's configuration `c`."""
     course = Course(root)
@@ -42,8 +52,6 @@ def configure(c: Config, root: Path) -> None:
     c.GenerateFeedback.preprocessors = []
     c.CoursePreprocessor.course_root = str(course.root)
     c.HTMLExporter.sanitize_html = True
-    c.GenerateFeedback.exporter_class = "grader_tests.course.feedback.FeedbackExporter"
-    c.GenerateFeedback.preprocessors = []
     c.FileNameCollectorPlugin.named_regexp = COLLECTED
     c.FileNameCollectorPlugin.valid_ext = [".ipynb", ".py"]
 

@@ -6,7 +6,6 @@ refuse, so that a refusal has written and removed nothing.
 
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from ..verdict import ExerciseVerdict
 from .bundle import bundle_files, write_zip
 from .drafts import Draft, choose
 from .leaks import copies_of_hidden_tests, leaks
-from .nbgrader_config import configure
+from .nbgrader_config import configure, search_path
 from .paths import Assignment, Course
 
 CONFIG = """\
@@ -205,9 +204,7 @@ def _generate(course: Course, name: str, in_gradebook: bool) -> None:
     configure(config, course.root)
     config.SaveCells.enabled = in_gradebook
     config.GenerateAssignment.no_database = not in_gradebook
-    # to make a gradebook, nbgrader calls the program alembic, which lies beside this Python
-    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    with mock.patch.dict(os.environ, PATH=programs):  # nbgrader's own setenv would leave no PATH behind
+    with mock.patch.dict(os.environ, PATH=search_path()):  # nbgrader's own setenv would leave no PATH behind
         result = NbGraderAPI(config=config).generate_assignment(name, force=True, create=True)
     if not result["success"]:
         # the reason is the last line of a traceback in the log
