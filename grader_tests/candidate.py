@@ -121,7 +121,7 @@ class Candidate:
             args, kwargs: plain values, tensors, objects of `props`, `Remote`s of earlier answers.
             after: positions and keywords of arguments to have back as they are afterwards.
             grad: whether gradients are recorded.
-            seed: of torch's generator, before the call.
+            seed: of torch's and Python's own generators, before the call.
             seconds: that it may take.
         """
         answer = self.ask(

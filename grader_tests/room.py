@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from functools import cache
 from pathlib import Path
@@ -39,7 +40,7 @@ class Room:
         patience: factor on every time limit, for a slow machine.
 
     Raises:
-        LabError: on Windows.
+        LabError: on Windows, and where student code could read the hidden tests.
         RoomLost: when it does not start.
     """
 
@@ -53,19 +54,29 @@ class Room:
         command = [sys.executable, "-I", "-m", "rlhf_lab.room.server", "--control", str(theirs.fileno())]
         command += ["--cpu-seconds", str(CPU_SECONDS)]
         wrapper = bubblewrap() if bubblewrap_works() else []
+        if not wrapper and (copies := installed_copies()):
+            raise LabError(
+                f"without bubblewrap, student code could read {copies[0]}: install bubblewrap, or install the course "
+                f"with `pip install -e .`"
+            )
+        self._said = tempfile.TemporaryFile()  # not a pipe: reading one waits until the last process is gone
         self._process = subprocess.Popen(
             [*wrapper, *command],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=self._said,
             env={**ENVIRONMENT, "PATH": PROGRAMS},
             start_new_session=True,
             cwd="/",
         )
         theirs.close()
         self._control.settimeout(START)
-        self.confinement = self._answer()["ready"]
+        try:
+            self.confinement = self._answer()["ready"]
+        except RoomLost:
+            self.close()
+            raise
 
     def child(self) -> "Child":
         """A fresh fork of the warm parent.
@@ -96,7 +107,7 @@ class Room:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        self._process.stderr.close()
+        self._said.close()
 
     def _answer(self) -> dict:
         try:
@@ -104,7 +115,8 @@ class Room:
         except OSError:
             message = b""
         if not message:
-            said = self._process.stderr.read().decode(errors="replace")
+            self._said.seek(0)
+            said = self._said.read().decode(errors="replace")
             raise RoomLost(f"the room for student code could not be opened:\n{said[-2000:]}")
         return json.loads(message)
 
@@ -136,7 +148,7 @@ class Child:
             return unpack(receive(_Patient(self._wall, deadline), ANSWER))
         except TimeoutError:
             raise Gone(f"did not come to an end within {seconds:g} seconds") from None
-        except (EOFError, ConnectionError, BrokenPipeError):
+        except (EOFError, ConnectionError):
             raise Gone(
                 "ended the process that it ran in (too much memory or processor time, or an exit)"
             ) from None
@@ -184,11 +196,20 @@ def bubblewrap() -> list[str]:
     for folder in PYTHON_FOLDERS:
         if not folder.startswith("/usr"):
             command += ["--ro-bind", folder, folder]
-    for package in ("solutions", "grader_tests"):  # a copy that is installed beside the libraries
-        for place in Path(sys.prefix).glob(f"lib/python*/site-packages/{package}"):
-            command += ["--tmpfs", str(place)]
+    for place in installed_copies():
+        command += ["--tmpfs", str(place)]
     command += ["--ro-bind", str(workbench), str(workbench), "--"]
     return command
+
+
+def installed_copies() -> list[Path]:
+    """Hidden tests and solutions that lie among Python's libraries, where the room has to read."""
+    libraries = Path(sys.prefix)
+    return [
+        place
+        for package in ("solutions", "grader_tests")
+        for place in libraries.glob(f"lib/python*/site-packages/{package}")
+    ]
 
 
 @cache

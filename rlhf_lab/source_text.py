@@ -41,13 +41,16 @@ def extent(text: str, name: str) -> tuple[int, int] | None:
 
 def _extent_by_indentation(text: str, name: str) -> tuple[int, int] | None:
     match = re.search(
-        rf"^(?:@.*\n)*(?:def|class) {re.escape(name)}\b.*\n(?:(?:[ \t)\]}}].*)?(?:\n|\Z))*",
+        rf"^(?:def|class) {re.escape(name)}\b.*\n(?:(?:[ \t)\]}}].*)?(?:\n|\Z))*",
         text,
         re.MULTILINE,
     )
     if match is None:
         return None
-    return match.start(), match.start() + len(match[0].rstrip()) + 1
+    start = match.start()
+    while start > 0 and text.startswith("@", line := text.rfind("\n", 0, start - 1) + 1):  # its decorators
+        start = line
+    return start, match.start() + len(match[0].rstrip()) + 1
 
 
 def text_of(path: Path, name: str) -> str:

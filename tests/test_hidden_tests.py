@@ -1,11 +1,15 @@
 """The hidden tests: proved over the bank, and of the form that the course promises."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
+import rlhf_lab
 from authoring.grader_kills import complaint, examine_bank, package_of
 from authoring.stubs import stub_files
 from grader_tests import clinic
-from grader_tests.examiner import Examiner
+from grader_tests.examiner import Examiner, exam_fingerprint
 from grader_tests.hidden import TESTS
 from rlhf_lab.course import exercises
 
@@ -16,8 +20,8 @@ def stubs() -> dict[str, bytes]:
 
 def test_the_bank_is_judged_fairly():
     sentences = examine_bank([], training=False)
-    assert sum(not s.entry.correct for s in sentences) >= 200
-    assert sum(s.entry.correct for s in sentences) >= 40
+    assert sum(not s.entry.correct for s in sentences) >= 900
+    assert sum(s.entry.correct for s in sentences) >= 90
     assert [complaint(s) for s in sentences if not s.right] == []
 
 
@@ -70,9 +74,18 @@ def test_a_trivial_function_earns_next_to_nothing(what):
 
 
 def test_messages_hold_no_numbers_of_the_test():
-    for tests in TESTS.values():
-        for test in tests:
-            assert "tensor(" not in test.message and "assert" not in test.message, test.title
+    """Zeros fail nearly every test: what they are told does not depend on the numbers that were drawn."""
+    files = stubs()
+    for name in (n for n in exercises() if n[0].islower()):
+        files[exercises()[name].file] += (
+            f"\n\nimport torch\ndef {name}(*args, **kwargs):\n    return torch.zeros_like(args[0])\n".encode()
+        )
+    messages = []
+    for seed in (0, 1):
+        with Examiner(training=False, seed=seed, naming=False) as examiner:
+            verdicts = examiner.examine(files, exercises())
+        messages.append({name: verdict.messages for name, verdict in verdicts.items()})
+    assert messages[0] == messages[1]
 
 
 def test_a_function_that_leans_on_a_change_of_another_exercise_is_right():
@@ -84,6 +97,64 @@ def test_a_function_that_leans_on_a_change_of_another_exercise_is_right():
     with Examiner(training=False) as examiner:
         verdict = examiner.examine({**files, "ppo.py": text.encode()}, ["ppo_step"])["ppo_step"]
     assert (verdict.score, verdict.messages) == (verdict.max, ())
+
+
+def test_marks_do_not_depend_on_who_was_examined_before():
+    calls = package_of(None)
+    text = calls["ppo.py"].decode()
+    text = text.replace("masked_whiten(advantages, mask)", "masked_whiten(advantages, mask, shift=True)")
+    defines = text.replace("    eps: float = 1e-8,\n)", "    eps: float = 1e-8,\n    shift: bool = True,\n)")
+    with Examiner(training=False) as examiner:
+        scores = [
+            examiner.examine({**calls, "ppo.py": each.encode()}, ["ppo_step"])["ppo_step"].score
+            for each in (text, defines, text)
+        ]
+    assert scores[0] == scores[2] == 0 < scores[1] == exercises()["ppo_step"].points
+
+
+def test_what_a_module_does_at_its_import_may_lean_on_the_students_own_functions():
+    files = package_of(None)
+    text = files["ppo.py"].decode()
+    text = text.replace("    eps: float = 1e-8,\n)", "    eps: float = 1e-8,\n    shift: bool = True,\n)")
+    text += "\n\n_WHITE = masked_whiten(torch.ones(1, 2), torch.ones(1, 2), shift=True)\n"
+    with Examiner(training=False) as examiner:
+        verdict = examiner.examine({**files, "ppo.py": text.encode()}, ["response_mask"])["response_mask"]
+    assert (verdict.score, verdict.messages) == (verdict.max, ())
+
+
+def test_an_import_that_never_ends_is_waited_for_once(monkeypatch):
+    entered = []
+    enter = Examiner._enter
+    monkeypatch.setattr(Examiner, "_enter", lambda self, *given: entered.append(given) or enter(self, *given))
+    files = package_of(None)
+    files["reward_model.py"] += b"\n\nwhile True:\n    pass\n"
+    names = [name for name, exercise in exercises().items() if exercise.module == "reward_model"]
+    with Examiner(training=False, patience=0.2) as examiner:
+        verdicts = examiner.examine(files, names)
+    assert len(entered) == 1
+    assert {verdict.score for verdict in verdicts.values()} == {0}
+    assert all("while it is imported" in verdict.messages[0] for verdict in verdicts.values())
+
+
+def test_a_package_that_fails_as_a_whole_is_said():
+    files = {**package_of(None), "__init__.py": b"1 / 0\n"}
+    with Examiner(training=False) as examiner:
+        verdict = examiner.examine(files, ["rm_loss"])["rm_loss"]
+    assert verdict.messages[0] == "__init__.py raises ZeroDivisionError while it is imported."
+
+
+def test_the_fingerprint_holds_what_the_tests_use(tmp_path, monkeypatch):
+    copy = shutil.copytree(Path(rlhf_lab.__file__).parent, tmp_path / "rlhf_lab")
+    monkeypatch.setattr(rlhf_lab, "__file__", str(copy / "__init__.py"))
+    fingerprint = exam_fingerprint.__wrapped__
+    before = fingerprint(True, 0)
+    assert fingerprint(True, 0) == before != fingerprint(True, 1)
+    for path in ("clinic/answers.py", "data/topics.py", "checkpoints/sft/model.safetensors"):
+        was = (copy / path).read_bytes()
+        (copy / path).write_bytes(was + b" ")
+        assert fingerprint(True, 0) != before, path
+        (copy / path).write_bytes(was)
+    assert fingerprint(True, 0) == before
 
 
 def test_a_syntax_error_names_its_line_and_spares_the_other_files():

@@ -1,6 +1,7 @@
 """The room: what a student's code can reach there, with bubblewrap and without it."""
 
 import os
+import sys
 import textwrap
 import time
 from pathlib import Path
@@ -11,7 +12,8 @@ import torch
 from authoring.stubs import stub_files
 from grader_tests import room as room_module
 from grader_tests.candidate import Candidate
-from grader_tests.room import Gone, Room, bubblewrap_works
+from grader_tests.room import Gone, Room, RoomLost, bubblewrap_works
+from rlhf_lab.errors import LabError
 
 ROOT = Path(__file__).parents[1]
 
@@ -55,7 +57,9 @@ def reached(enter):
 
 
 REACH = """
-import os, socket, subprocess
+import ctypes, os, resource, socket, subprocess
+
+PARENT = os.getppid() or 1  # in a namespace of its own a child has no parent
 
 def reach(what, *args):
     try:
@@ -66,6 +70,11 @@ def reach(what, *args):
 def read(path):
     with open(path, "rb") as file:
         return file.read(40)
+
+def call(name, *arguments):
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), "refused")
+    return name
 
 def write(path):
     with open(path, "wb") as file:
@@ -88,8 +97,13 @@ FORBIDDEN = {
     "a unix socket": "socket.socket(socket.AF_UNIX)",
     "a fork": "os.fork()",
     "a command": "subprocess.run(['/bin/true'])",
-    "a signal to all": "os.kill(-1, 9)",
-    "a new name space": "os.unshare(0x10000000) if hasattr(os, 'unshare') else 1 / 0",
+    "a signal to the parent": "os.kill(PARENT, 0)",
+    "a new name space": "call('unshare', 0x10000000)",
+    "the limits of the parent": "resource.prlimit(PARENT, resource.RLIMIT_CORE, (0, 0))",
+    "the priority of the parent": "os.setpriority(os.PRIO_PROCESS, PARENT, 19)",
+    "the processors of the parent": "os.sched_setaffinity(PARENT, {0})",
+    "a mount": "call('mount', b'none', b'.', b'tmpfs', 0, None)",
+    "capabilities": "call('capset', bytes([0x22, 5, 8, 0x20, 0, 0, 0, 0]), bytes([255]) * 24)",
 }
 
 
@@ -118,7 +132,7 @@ def test_the_scratch_folder_can_be_written_and_is_empty_for_the_next_child(enter
             for parent, _, names in os.walk(place):
                 found += [name for name in names if name == "a-note"]
         return found
-    """.replace("\n    ", "\n").replace(REACH.replace("\n    ", "\n"), REACH)
+    """.replace(REACH, textwrap.indent(REACH, "    "))
     assert enter(text).call("ppo.leave").value is True
     assert enter(text).call("ppo.find").value == []
 
@@ -142,6 +156,22 @@ def test_an_exit_is_said(enter):
         enter("def probe():\n    os._exit(0)\nimport os\n").call("ppo.probe")
 
 
+def test_a_warm_parent_that_says_nothing_is_given_up(monkeypatch):
+    monkeypatch.setattr(room_module, "START", 0.01)
+    started = time.monotonic()
+    with pytest.raises(RoomLost, match="could not be opened"):
+        Room()
+    assert time.monotonic() - started < 15
+
+
+def test_without_bubblewrap_hidden_tests_beside_the_libraries_are_refused(monkeypatch, tmp_path):
+    (tmp_path / "lib/python3/site-packages/grader_tests").mkdir(parents=True)
+    monkeypatch.setattr(room_module, "bubblewrap_works", lambda: False)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    with pytest.raises(LabError, match="install bubblewrap"):
+        Room()
+
+
 def test_the_room_opens_again_after_its_warm_parent_died():
     from grader_tests.examiner import Examiner
 
@@ -163,7 +193,7 @@ def test_values_arrive_as_they_were(enter):
     def probe(x, names, flag=None):
         y = x * 2
         return {"y": y, "z": y.detach(), "names": names, "flag": flag, "pair": (1, 2.5), "nothing": None}
-    """.replace("\n    ", "\n")
+    """
     )
     x = torch.arange(3.0).requires_grad_()
     answer = candidate.call("ppo.probe", x, ["a", "b"], flag=True, after=(0, "flag"))
@@ -174,6 +204,18 @@ def test_values_arrive_as_they_were(enter):
     assert answer.after[0].tolist() == [0, 1, 2] and answer.after["flag"] is True
     assert answer.gradients(0, of=("y",), cotangent=torch.ones(3))[0].tolist() == [2, 2, 2]
     assert answer.gradients(0, of=("z",), cotangent=torch.ones(3)) == [None]
+
+
+def test_tensors_without_numbers_stay_in_the_room(enter):
+    candidate = enter(
+        """
+    import torch
+    def probe():
+        return torch.zeros(2, device="meta"), torch.eye(2).to_sparse()
+    """
+    )
+    assert [value.kind for value in candidate.call("ppo.probe").value] == ["Tensor", "Tensor"]
+    assert candidate.call("ppo.probe").raised is None
 
 
 def test_changed_arguments_are_seen(enter):
@@ -190,7 +232,7 @@ def test_an_exception_comes_with_its_line_and_without_its_class(enter):
     def probe():
         x = 1
         raise Mine("too long: 7 of 5")
-    """.replace("\n    ", "\n")
+    """
     )
     raised = candidate.call("ppo.probe").raised
     assert (raised.kind, raised.text, raised.function, raised.line) == (
@@ -207,7 +249,7 @@ def test_an_object_stays_in_the_room_and_can_be_used_again(enter):
     class Counter:
         def __init__(self): self.n = 0
         def __call__(self, by): self.n += by; return self.n
-    """.replace("\n    ", "\n")
+    """
     )
     counter = candidate.call("ppo.Counter").value
     assert counter.kind == "Counter"

@@ -53,8 +53,7 @@ class Child:
         found = {}
         for module, names in exercises.items():
             if f"{module}.py" in files:
-                seen = code.survey(files[f"{module}.py"], names)
-                found[module] = {"problem": seen.problem, "digests": seen.digests}
+                found[module] = code.survey(files[f"{module}.py"], names)
         return found
 
     def enter(self, files: Mapping[str, bytes], mixed: tuple | None) -> dict:

@@ -9,7 +9,6 @@ import importlib.util
 import linecache
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -22,38 +21,32 @@ class Broken(Exception):
     """A module that cannot be imported; the text is one sentence without anything of the student's in it."""
 
 
-@dataclass(frozen=True)
-class Survey:
+def survey(text: bytes, exercises: list[str]) -> dict:
     """What can be said about a module without running it.
-
-    Attributes:
-        problem: why it does not parse, or None.
-        digests: by exercise, of the module as it is examined for that exercise: equal ones behave the same. An
-            exercise that the module does not define has none.
-    """
-
-    problem: str | None
-    digests: dict[str, str]
-
-
-def survey(text: bytes, exercises: list[str]) -> Survey:
-    """Look at a module's text.
 
     Args:
         exercises: all names that the module should define.
+
+    Returns:
+        `problem`, why it does not parse, or None; and `digests`, by exercise, of the module as it is examined for
+        that exercise: equal ones behave the same. A module with a problem has none.
     """
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
         where = f" in line {error.lineno}" if error.lineno else ""
-        return Survey(f"is no valid Python{where}", {})
+        return _unreadable(f"is no valid Python{where}")
     except Exception as error:  # a null byte, an encoding that does not exist, nesting without end
-        return Survey(f"cannot be read as Python ({type(error).__name__})", {})
+        return _unreadable(f"cannot be read as Python ({type(error).__name__})")
     try:
         digests = {name: _digest(_without(tree, set(exercises) - {name})) for name in exercises}
     except RecursionError:
-        return Survey("is nested too deeply", {})
-    return Survey(None, digests)
+        return _unreadable("is nested too deeply")
+    return {"problem": None, "digests": digests}
+
+
+def _unreadable(problem: str) -> dict:
+    return {"problem": problem, "digests": {}}
 
 
 def _digest(tree: ast.Module) -> str:
@@ -96,6 +89,7 @@ def import_exercise(
     package = _write_package(
         folder, {**files, **{f"{m}.py": text.encode() for m, text in reference.items() if m != module}}
     )
+    _import("__init__.py")
     modules = {}
     for stage in STAGES:
         if stage == module:
@@ -103,7 +97,7 @@ def import_exercise(
                 package / f"{stage}.py", files[f"{stage}.py"], reference[stage], names, name
             )
         else:
-            modules[stage] = importlib.import_module(f"{STUB_PACKAGE}.{stage}")
+            modules[stage] = _import(f"{stage}.py")
     return TaughtCode(STUB_PACKAGE, **modules)
 
 
@@ -114,13 +108,8 @@ def import_package(folder: Path, files: Mapping[str, bytes]) -> TaughtCode:
         Broken: when a module fails while it is imported.
     """
     _write_package(folder, files)
-    modules = {}
-    for stage in STAGES:
-        try:
-            modules[stage] = importlib.import_module(f"{STUB_PACKAGE}.{stage}")
-        except BaseException as error:
-            raise Broken(failed_import(f"{stage}.py", error)) from None
-    return TaughtCode(STUB_PACKAGE, **modules)
+    _import("__init__.py")
+    return TaughtCode(STUB_PACKAGE, **{stage: _import(f"{stage}.py") for stage in STAGES})
 
 
 def _write_package(folder: Path, files: Mapping[str, bytes]) -> Path:
@@ -142,7 +131,6 @@ def _mixed_module(path: Path, text: bytes, reference: str, names: list[str], nam
     around = compile(reference, "reference", "exec", flags=__future__.annotations.compiler_flag)
     own = compile(_without(ast.parse(text), others), str(path), "exec")
     full_name = f"{STUB_PACKAGE}.{path.stem}"
-    importlib.import_module(STUB_PACKAGE)
     spec = importlib.util.spec_from_file_location(full_name, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[full_name] = module
@@ -150,13 +138,22 @@ def _mixed_module(path: Path, text: bytes, reference: str, names: list[str], nam
     exec(around, module.__dict__)
     try:
         exec(own, module.__dict__)
-    except BaseException as error:  # SystemExit, and what the student derives from BaseException
-        raise Broken(failed_import(path.name, error)) from None
+    except BaseException as error:
+        raise _broken(path.name, error) from None
     if not hasattr(module, name):
         raise Broken(f"There is no {name} in {path.name}.")
     exec(around, module.__dict__)
     return module
 
 
-def failed_import(file: str, error: BaseException) -> str:
-    return f"{file} raises {builtin_kind(error)} while it is imported."
+def _import(file: str) -> ModuleType:
+    """A module of the package that `_write_package` has written."""
+    name = STUB_PACKAGE if file == "__init__.py" else f"{STUB_PACKAGE}.{file.removesuffix('.py')}"
+    try:
+        return importlib.import_module(name)
+    except BaseException as error:  # SystemExit too, and what the student derives from BaseException
+        raise _broken(file, error) from None
+
+
+def _broken(file: str, error: BaseException) -> Broken:
+    return Broken(f"{file} raises {builtin_kind(error)} while it is imported.")

@@ -2,7 +2,8 @@
 
 Linux only, from the kernel's own means and without privileges: a private mount, process and IPC namespace where the
 warm parent may make one (inside bubblewrap it may), Landlock for the files, seccomp for processes and sockets. Where a
-means is missing the others still hold, and `server.confinement` says which ones there are.
+means is missing the others still hold, and `server.confinement` says which ones there are; a child in which one of
+those fails does not run anything.
 """
 
 import ctypes
@@ -30,26 +31,41 @@ _NEWNS, _NEWIPC, _NEWPID = 0x00020000, 0x08000000, 0x20000000
 _MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV = 0x4000, 0x40000, 0x2, 0x4
 
 
-def own_namespaces() -> bool:
-    """Give the children of this process their own process numbers, mounts and IPC; False where that is not allowed."""
-    return _libc is not None and _libc.unshare(_NEWNS | _NEWIPC | _NEWPID) == 0
+def has_namespaces(folder: str) -> bool:
+    """Whether `own_namespaces` and `private_scratch` are allowed here; tried in a fork, for they cannot be undone."""
+    if _libc is None:
+        return False
+    pid = os.fork()
+    if pid:
+        return os.waitpid(pid, 0)[1] == 0
+    try:
+        own_namespaces()
+        if (inner := os.fork()) != 0:
+            os._exit(os.waitpid(inner, 0)[1] != 0)
+        private_scratch(folder)
+        os._exit(0)
+    finally:
+        os._exit(1)
 
 
-def private_scratch(folder: str) -> bool:
+def own_namespaces() -> None:
+    """Give the children of this process their own process numbers, mounts and IPC."""
+    _must(_libc.unshare(_NEWNS | _NEWIPC | _NEWPID) == 0, "namespaces")
+
+
+def private_scratch(folder: str) -> None:
     """An empty file system in memory over `folder`, and a /proc that shows this namespace only."""
     flags = _MS_NOSUID | _MS_NODEV
     size = f"size={SCRATCH},mode=700".encode()
-    return (
-        _libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) == 0
-        and _libc.mount(b"tmpfs", folder.encode(), b"tmpfs", flags, size) == 0
-        and _libc.mount(b"proc", b"/proc", b"proc", flags, None) == 0
-    )
+    _must(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) == 0, "private mounts")
+    _must(_libc.mount(b"tmpfs", folder.encode(), b"tmpfs", flags, size) == 0, "a file system in memory")
+    _must(_libc.mount(b"proc", b"/proc", b"proc", flags, None) == 0, "a /proc of its own")
 
 
 def drop_capabilities() -> None:
     """Give up every capability, for good."""
     header = struct.pack("Ii", 0x20080522, 0)
-    _libc.syscall(_SYSCALLS["capset"], header, struct.pack("6I", *[0] * 6))
+    _must(_libc.capset(header, struct.pack("6I", *[0] * 6)) == 0, "giving up capabilities")
 
 
 def die_with_parent() -> None:
@@ -95,15 +111,17 @@ def no_new_privileges() -> None:
 
 _X86 = {
     "socket": 41, "clone": 56, "fork": 57, "vfork": 58, "execve": 59, "kill": 62, "ptrace": 101, "capset": 126,
-    "rt_sigqueueinfo": 129, "mount": 165, "umount2": 166, "tkill": 200, "tgkill": 234, "add_key": 248,
-    "request_key": 249, "keyctl": 250, "unshare": 272, "perf_event_open": 298, "setns": 308,
-    "process_vm_readv": 310, "process_vm_writev": 311, "bpf": 321, "execveat": 322, "userfaultfd": 323,
+    "rt_sigqueueinfo": 129, "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144, "mount": 165, "umount2": 166, "tkill": 200,
+    "sched_setaffinity": 203, "tgkill": 234, "add_key": 248, "request_key": 249, "keyctl": 250, "ioprio_set": 251,
+    "unshare": 272, "perf_event_open": 298, "prlimit64": 302, "setns": 308, "process_vm_readv": 310,
+    "process_vm_writev": 311, "sched_setattr": 314, "bpf": 321, "execveat": 322, "userfaultfd": 323,
 }  # fmt: skip
 _ARM = {
     "socket": 198, "clone": 220, "execve": 221, "kill": 129, "ptrace": 117, "capset": 91, "rt_sigqueueinfo": 138,
+    "setpriority": 140, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122, "ioprio_set": 30,
     "mount": 40, "umount2": 39, "tkill": 130, "tgkill": 131, "add_key": 217, "request_key": 218, "keyctl": 219,
-    "unshare": 97, "perf_event_open": 241, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271,
-    "bpf": 280, "execveat": 281, "userfaultfd": 282,
+    "unshare": 97, "perf_event_open": 241, "prlimit64": 261, "setns": 268, "process_vm_readv": 270,
+    "process_vm_writev": 271, "sched_setattr": 274, "bpf": 280, "execveat": 281, "userfaultfd": 282,
 }  # fmt: skip
 _BOTH = {
     "pidfd_send_signal": 424,
@@ -139,9 +157,19 @@ def no_processes_no_sockets() -> None:
         (answer, 0, 0, _NO_SUCH_CALL),
     ]
     for name, number in _SYSCALLS.items():
-        if name not in ("clone", "clone3"):
+        if name not in ("clone", "clone3", "prlimit64"):
             program += [(jump_equal, 0, 1, number), (answer, 0, 0, _DENIED)]
     program += [
+        (jump_equal, 0, 4, _SYSCALLS["prlimit64"]),
+        (
+            load,
+            0,
+            0,
+            16,
+        ),  # its first argument: 0 is the process itself, another number would be another's limits
+        (jump_equal, 1, 0, 0),
+        (answer, 0, 0, _DENIED),
+        (answer, 0, 0, _ALLOWED),
         (jump_equal, 0, 3, _SYSCALLS["clone"]),
         (load, 0, 0, 16),  # its flags: a thread is fine, a process is not
         (jump_set, 1, 0, _CLONE_THREAD),
@@ -157,7 +185,6 @@ def no_processes_no_sockets() -> None:
 
 
 def _must(holds: bool, what: str) -> None:
-    """A child that is less confined than the examiner was told does not run anything."""
     if not holds:
         raise OSError(ctypes.get_errno(), f"{what} refused")
 

@@ -27,7 +27,8 @@ def main() -> None:
     options = parser.parse_args()
     control = socket.socket(fileno=options.control)
     warm_up()
-    control.send(json.dumps({"ready": confinement()}).encode())
+    namespaces = _try_namespaces()
+    control.send(json.dumps({"ready": confinement(namespaces)}).encode())
     children: dict[int, str] = {}
     while True:
         message, handles = _instruction(control)
@@ -36,7 +37,7 @@ def main() -> None:
         instruction = json.loads(message)
         if "fork" in instruction:
             scratch = tempfile.mkdtemp(prefix="room-")
-            pid = _fork(handles[0], scratch, control, options.cpu_seconds)
+            pid = _fork(handles[0], scratch, control, options.cpu_seconds, namespaces)
             os.close(handles[0])
             children[pid] = scratch
             control.send(json.dumps({"child": pid}).encode())
@@ -64,9 +65,16 @@ def warm_up() -> None:
     micro_tokenizer()
 
 
-def confinement() -> str:
+def _try_namespaces() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        return confine.has_namespaces(folder)
+
+
+def confinement(namespaces: bool) -> str:
     """How the children are going to be kept apart."""
     means = ["bubblewrap"] if os.environ.get("RLHF_ROOM") == "bubblewrap" else []
+    if namespaces:
+        means.append("namespaces")
     if confine.has_landlock():
         means.append("Landlock")
     if confine.has_seccomp():
@@ -83,15 +91,16 @@ def _instruction(control: socket.socket) -> tuple[bytes, list[int]]:
     return message, list(handles)
 
 
-def _fork(handle: int, scratch: str, control: socket.socket, cpu_seconds: int) -> int:
-    """A child that serves `handle`; where it may have namespaces of its own, it is process 1 of one."""
+def _fork(handle: int, scratch: str, control: socket.socket, cpu_seconds: int, namespaces: bool) -> int:
+    """A child that serves `handle`; with namespaces of its own it is process 1 of one."""
     pid = os.fork()
     if pid:
         return pid
     try:
         control.close()
         os.setsid()
-        if confine.own_namespaces():
+        if namespaces:
+            confine.own_namespaces()
             if (inner := os.fork()) != 0:
                 _, status = os.waitpid(inner, 0)
                 os._exit(os.waitstatus_to_exitcode(status) & 0xFF)

@@ -5,12 +5,14 @@ safetensors for the tensors, both of bounded size.
 """
 
 import json
+import math
 import socket
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -18,6 +20,7 @@ DEPTH = 12  # of nested lists and dictionaries
 ENTRIES = 100_000  # of all lists and dictionaries of one answer
 TEXT = 10_000  # characters of one text
 BYTES = 48 << 20  # of all tensors of one answer
+ROWS = 100_000  # of a tensor's last dimension, also where it has none of them: somebody may go through them
 _LENGTH = struct.Struct("!Q")
 
 
@@ -118,7 +121,7 @@ class Packer:
             raise TooLarge
         if value is None or isinstance(value, bool):
             return ["plain", value]
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta:
             return self._tensor(value)
         if isinstance(value, int):
             value = int.__index__(value)
@@ -177,6 +180,8 @@ def _value(node: list, tensors: dict[str, Tensor], depth: int) -> Any:
         return str(node[1])
     if kind == "tensor":
         value = tensors[node[1]].clone()
+        if math.prod(max(size, 1) for size in value.shape[:-1]) > ROWS:
+            raise Unreadable("a tensor of too many rows")
         return value.requires_grad_() if node[2] is True and value.is_floating_point() else value
     if kind == "list":
         return [_value(entry, tensors, depth + 1) for entry in node[1]]

@@ -1,7 +1,6 @@
 """Props of the examinations in `ppo.py`: the policy on the micro model, and what can be seen of it."""
 
 import copy
-import sys
 from functools import cache
 from typing import Any
 
@@ -10,12 +9,12 @@ from torch import Tensor, nn
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from ...checks.models import micro_folder
-from ...settings import STUB_PACKAGE
+from .shared import examined
 
 
 @cache
 def _loaded() -> nn.Module:
-    return sys.modules[f"{STUB_PACKAGE}.ppo"].PolicyWithValueHead(micro_folder())
+    return examined("ppo").PolicyWithValueHead(micro_folder())
 
 
 def new_policy() -> nn.Module:
@@ -49,22 +48,6 @@ def forward_each(policy: nn.Module, passes: list[dict[str, Any]]) -> list[Any]:
         ids = options.pop("ids")
         returned.append(policy(ids, options.pop("mask", torch.ones_like(ids)), **options))
     return returned
-
-
-def gradients_by_name(
-    policy: nn.Module, ids: Tensor, output: int, cotangent: Tensor
-) -> dict[str, Tensor | None]:
-    """Gradients of one of the two outputs of a pass with respect to every parameter; None where none arrives."""
-    returned = policy(ids, torch.ones_like(ids))[output]
-    names, parameters = zip(*policy.named_parameters(), strict=True)
-    learning = [parameter for parameter in parameters if parameter.requires_grad]
-    if not (returned.requires_grad and learning):
-        return dict.fromkeys(names)
-    found = iter(torch.autograd.grad(returned, learning, cotangent, allow_unused=True))
-    return {
-        name: next(found) if parameter.requires_grad else None
-        for name, parameter in zip(names, parameters, strict=True)
-    }
 
 
 def watched_pass(policy: nn.Module, ids: Tensor) -> tuple[list[str], list[str]]:

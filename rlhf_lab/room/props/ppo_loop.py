@@ -70,10 +70,6 @@ def set_apart(policy: nn.Module) -> None:
     policy.lm.lm_head.weight = nn.Parameter(policy.lm.lm_head.weight.detach().clone())
 
 
-def weights(policy: nn.Module) -> dict[str, Tensor]:
-    return policy.state_dict()
-
-
 def modes(policy: nn.Module) -> list[bool]:
     """Whether the policy, its language model and its value head are in training mode."""
     return [module.training for module in (policy, policy.lm, policy.value_head)]

@@ -1,7 +1,5 @@
 """Props of the examinations in `reward_model.py`."""
 
-import importlib
-import json
 import tempfile
 from functools import cache
 from typing import Any
@@ -13,8 +11,7 @@ from torch.utils.data import DataLoader
 
 from ...backbones import TINY, quiet_transformers
 from ...checks.training import recorded_steps
-from ...data import TOY_FOLDER
-from ...settings import STUB_PACKAGE
+from .shared import examined
 
 # --- RewardModel ----------------------------------------------------------------------------------
 
@@ -47,16 +44,12 @@ def backbone_folder(seed: int) -> str:
 @cache
 def _built(seed: int) -> nn.Module:
     """What the student's `__init__` makes; made once, because loading takes the most time."""
-    return _module().RewardModel(backbone_folder(seed))
+    return examined("reward_model").RewardModel(backbone_folder(seed))
 
 
 def weights_of_new(seed: int) -> dict[str, Tensor]:
     """The weights of a new reward model, by name."""
-    return weights(_built(seed))
-
-
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    return dict(model.named_parameters())
+    return dict(_built(seed).named_parameters())  # a student's buffers are no weights
 
 
 def scorer(seed: int, head: Tensor) -> nn.Module:
@@ -68,15 +61,6 @@ def scorer(seed: int, head: Tensor) -> nn.Module:
         if layer.bias is not None:
             layer.bias.zero_()
     return model
-
-
-def gradients(model: nn.Module, ids: Tensor, mask: Tensor, cotangent: Tensor) -> dict[str, Tensor | None]:
-    """Gradient of each weight when `cotangent` arrives at the scores; None where none arrives."""
-    model.zero_grad()
-    scores = model(ids, mask)
-    if scores.requires_grad:
-        scores.backward(cotangent)
-    return {name: weight.grad for name, weight in model.named_parameters()}
 
 
 # --- RMDataset ------------------------------------------------------------------------------------
@@ -128,7 +112,7 @@ def train_small(
     """
     before = model.row()
     with recorded_steps() as steps:
-        history = _module().train_rm(model, batches, n_epochs=n_epochs, lr=lr, device=device)
+        history = examined("reward_model").train_rm(model, batches, n_epochs=n_epochs, lr=lr, device=device)
     optimizers = [step.optimizer for step in steps]
     return {
         "history": history,
@@ -142,13 +126,6 @@ def train_small(
     }  # fmt: skip
 
 
-def toy_pairs(part: str) -> list[dict]:
-    """The English pairs that differ in praise or in its strength, of the toy data's part "train" or "heldout"."""
-    text = (TOY_FOLDER / f"pairs_{part}.jsonl").read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in text.splitlines()]
-    return [row for row in rows if row["lang"] == "en" and row["phenomenon"] in ("plain", "strength")]
-
-
 def loader(columns: dict[str, Tensor], batch_size: int) -> DataLoader:
     """A loader of pairs in this order; the last batch may be smaller."""
     n = len(columns[COLUMNS[0]])
@@ -157,8 +134,4 @@ def loader(columns: dict[str, Tensor], batch_size: int) -> DataLoader:
 
 def tiny_scorer() -> nn.Module:
     """A reward model on `tiny`, with a head that has learnt nothing."""
-    return _module().RewardModel(str(TINY))
-
-
-def _module():
-    return importlib.import_module(f"{STUB_PACKAGE}.reward_model")
+    return examined("reward_model").RewardModel(str(TINY))

@@ -1,16 +1,13 @@
 """Props of the examinations in `sft.py`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from ...backbones import TINY, quiet_transformers
+from ...checks.training import recorded_steps
+from .shared import examined
 
 # --- 1.2 SFTDataset -------------------------------------------------------------------------------
 
@@ -98,76 +95,24 @@ class Loader:
             yield {name: column.clone() for name, column in batch.items()}
 
 
-class StepNotes:
-    """Notes of every step that an optimiser takes, from when it is made until `close`.
+def train_small(model: SmallLM, batches: Iterable[dict[str, Tensor]], n_epochs: int, lr: float) -> dict:
+    """Train it with the student's loop, and say what was seen: the loop's answer and each step of an optimiser.
 
-    Of each step: the optimiser's class in torch, which optimiser it is (counted from 0), and for each weight of
-    `model`, by name, its learning rate, its value before and after, and the gradient that the step moved along.
+    An optimiser is told by the number of the step at which it was first seen; the rest of a step is that of
+    `checks.training.Watched`.
     """
-
-    def __init__(self, model: nn.Module):
-        self._weights = dict(model.named_parameters())
-        self._optimizers: list[Optimizer] = []
-        self._before: dict[int, dict[str, Tensor]] = {}
-        self._steps: list[dict] = []
-        self._hooks = [
-            register_optimizer_step_pre_hook(self._enter),
-            register_optimizer_step_post_hook(self._leave),
-        ]
-
-    def close(self) -> list[dict]:
-        for hook in self._hooks:
-            hook.remove()
-        return self._steps
-
-    def _enter(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        self._before[id(optimizer)] = self._values()
-
-    # Gradients are read behind the step: before it, a closure or a hook of the student's may not have made them yet.
-    def _leave(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        before = self._before.pop(id(optimizer), None)
-        if before is None:  # a `step()` around that of a parent class, which is noted already
-            return
-        if not any(optimizer is other for other in self._optimizers):
-            self._optimizers.append(optimizer)
-        number = next(i for i, other in enumerate(self._optimizers) if other is optimizer)
-        lrs = {
-            id(weight): float(group["lr"]) for group in optimizer.param_groups for weight in group["params"]
-        }
-        classes = [kind.__name__ for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.")]
-        self._steps.append(
-            {
-                "kind": classes[0],
-                "optimizer": number,
-                "lr": {name: lrs.get(id(weight)) for name, weight in self._weights.items()},
-                "before": before,
-                "after": self._values(),
-                "gradient": {
-                    name: torch.zeros_like(weight) if weight.grad is None else weight.grad.clone()
-                    for name, weight in self._weights.items()
-                },
-            }
-        )
-
-    def _values(self) -> dict[str, Tensor]:
-        return {name: weight.detach().clone() for name, weight in self._weights.items()}
-
-
-def take_notes(model: nn.Module) -> StepNotes:
-    return StepNotes(model)
-
-
-def hand_over(notes: StepNotes) -> list[dict]:
-    """The notes, which end here."""
-    return notes.close()
-
-
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    return {name: weight.detach() for name, weight in model.named_parameters()}
-
-
-def passes_of(model: SmallLM) -> list[dict]:
-    return model.passes
+    with recorded_steps(watched=model) as steps:
+        losses = examined("sft").train_sft(model, batches, n_epochs, lr, "cpu")
+    optimizers = [step.optimizer for step in steps]
+    return {
+        "losses": losses,
+        "steps": [
+            {"kind": step.kind, "optimizer": optimizers.index(step.optimizer), **vars(step.watched)}
+            for step in steps
+        ],
+        "passes": model.passes,
+        "weights": model.state_dict(),
+    }
 
 
 def tiny_lm() -> nn.Module:
