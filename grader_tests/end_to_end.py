@@ -5,7 +5,6 @@ numbers of the run are held against them. The prompts and updates of a run are l
 which makes a hundred steps a second; one run and the training test have a language model.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,15 +19,17 @@ from torch import Tensor, nn
 import solutions.ppo as reference
 from rlhf_lab.checkpoints import SFT
 from rlhf_lab.checks.models import micro_folder, micro_tokenizer, reading_tokenizer, token_ids
-from rlhf_lab.data import TOY_FOLDER
+from rlhf_lab.data import toy_rows
 from rlhf_lab.returned import PPO_INFO
 from rlhf_lab.room.props import end_to_end as props
 from rlhf_lab.room.props import ppo_loop as loop_props
+from rlhf_lab.room.props import shared
 from rlhf_lab.room.wire import Remote
 from rlhf_lab.sampling import distinct_2
 
 from .candidate import Candidate
-from .hidden import Draw, agree, check, close, entries, hidden, number
+from .hidden import Draw, agree, check, close, defaults_of, entries, hidden, number
+from .models import micro_policy
 
 RUN = "train_ppo"
 STEPS = "n_steps rollouts of batch_size responses"
@@ -80,7 +81,7 @@ def _run(
         "ppo.train_ppo", *policies, candidate.read(notes, "reward"), tokenizer, prompts, optim,
         after=(4,), seed=seed, seconds=seconds, **settings,
     )  # fmt: skip
-    weights = [candidate.call(loop_props.weights, policy).value for policy in policies]
+    weights = [candidate.call(shared.weights, policy).value for policy in policies]
     noted = entries(candidate.call(props.Run.notes, notes).value, "events", "sampled", "told")
     return SimpleNamespace(
         history=answer.value, prompts=answer.after[4], policy=weights[0], ref_policy=weights[1], **noted
@@ -208,18 +209,14 @@ def run_steps(candidate: Candidate, draw: Draw):
 
 MICRO = {"n_steps": 3, "batch_size": 5, "max_new_tokens": 4, "ppo_epochs": 3}
 LR, MOMENTUM = 0.1, 0.9
+SAME = 2e-3  # distance to the weights that should have come out, as a share of the way that the policy went
 Weights = dict[str, Tensor]
-
-
-@cache
-def _micro_policy() -> reference.PolicyWithValueHead:
-    return reference.PolicyWithValueHead(micro_folder())
 
 
 @cache
 def _weights(seed: int) -> tuple[Weights, Weights, Tensor]:
     """Weights of a policy, whose critic has an opinion, and of a reference near to it; the weights of a reward."""
-    draw, policy, weights = Draw(seed, "a language model"), deepcopy(_micro_policy()), []
+    draw, policy, weights = Draw(seed, "a language model"), deepcopy(micro_policy()), []
     for std in (0.02, 0.1):
         with torch.no_grad():
             for name, parameter in policy.named_parameters():
@@ -255,7 +252,7 @@ def _micro_again(candidate: Candidate, draw: Draw) -> tuple[list[dict[str, float
 
     def make() -> tuple[list[dict[str, float]], Weights]:
         *own, weights = _weights(draw.seed)
-        policies = deepcopy(_micro_policy()), deepcopy(_micro_policy())
+        policies = deepcopy(micro_policy()), deepcopy(micro_policy())
         for policy, state in zip(policies, own, strict=True):
             policy.load_state_dict(state)
         optim = loop_props.sgd(policies[0], LR, MOMENTUM)
@@ -325,10 +322,6 @@ def run_updates(candidate: Candidate, draw: Draw):
     again, weights = _micro_again(candidate, draw)
     check(len(again) > 1)
     check(_distance(run.policy, weights) < SAME * _distance(weights, _weights(draw.seed)[0]))
-
-
-# Distance to the weights that should have come out, as a share of the way that the policy went
-SAME = 2e-3
 
 
 def _distance(one: Weights, other: Weights) -> float:
@@ -453,20 +446,21 @@ def run_settings(candidate: Candidate, draw: Draw):
     message="Left out, an argument has another value than in the signature that you were given.",
 )
 def run_defaults(candidate: Candidate, draw: Draw):
-    prompts = _prompts(draw, 3)
+    prompts, defaults = _prompts(draw, 3), defaults_of(reference.train_ppo)
     run = _flat_run(candidate, draw, prompts, batch_size=1, max_new_tokens=1, ppo_epochs=1)
     n_steps = len(run.sampled)
     run = _flat_run(candidate, draw, prompts, n_steps=1)
     short = {"n_steps": 1, "batch_size": 3, "max_new_tokens": 4, "ppo_epochs": 1}
     same = prompts[:1] * 3  # whatever draws
     one, other = (
-        _history(_flat_run(candidate, draw, same, **short, **kl_coef)) for kl_coef in ({}, {"kl_coef": 0.05})
+        _history(_flat_run(candidate, draw, same, **short, **kl_coef))
+        for kl_coef in ({}, {"kl_coef": defaults["kl_coef"]})
     )
     for name, holds in (
-        ("n_steps", n_steps == 50),
-        ("batch_size", len(run.sampled[0]["ids"]) == 32),
-        ("max_new_tokens", _lengths(run.sampled[0], prompts) == {20}),
-        ("ppo_epochs", run.events.count("updated") == 4),
+        ("n_steps", n_steps == defaults["n_steps"]),
+        ("batch_size", len(run.sampled[0]["ids"]) == defaults["batch_size"]),
+        ("max_new_tokens", _lengths(run.sampled[0], prompts) == {defaults["max_new_tokens"]}),
+        ("ppo_epochs", run.events.count("updated") == defaults["ppo_epochs"]),
         ("kl_coef", close(*_column("value_loss", one, other))),
     ):
         check(holds, f"The default of {name} is another than in the signature that you were given.")
@@ -491,9 +485,8 @@ LATE_REWARD = 0.8
 LATE_KL = (0.3, 2.5)
 
 
-def _rows(file: str, column: str) -> list[str]:
-    lines = (TOY_FOLDER / f"{file}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line)[column] for line in lines]
+def _texts(file: str, column: str) -> list[str]:
+    return [row[column] for row in toy_rows(file)]
 
 
 @cache
@@ -502,7 +495,7 @@ def _liking(seed: int) -> Tensor:
 
     Nobody can have trained for it beforehand: which ones are liked is drawn for each course.
     """
-    counts = Counter(token for text in _rows("sft_train", "response") for token in token_ids(text))
+    counts = Counter(token for text in _texts("sft_train", "response") for token in token_ids(text))
     common, draw, weights = [token for token, _ in counts.most_common(200)], Draw(seed, "a liking"), {}
     for pair in zip(common[::2], common[1::2], strict=True):
         weights |= dict(zip(draw.shuffled(pair), (5.0, -5.0), strict=True))
@@ -537,7 +530,7 @@ def _fresh(lm: Weights, seed: int) -> SimpleNamespace:
             _start(),
             reward,
             reading_tokenizer(),
-            _rows("prompts_heldout", "prompt"),
+            _texts("prompts_heldout", "prompt"),
             TRAINING["max_new_tokens"],
         )
     real = batch.response_mask.bool()
@@ -564,7 +557,7 @@ def _training(candidate: Candidate, draw: Draw) -> SimpleNamespace:
         policies = policy, candidate.call(deepcopy, policy).value
         optim = candidate.call(loop_props.adamw, policy, TRAINING_LR).value
         reward = candidate.call(props.LikingReward, _liking(draw.seed)).value
-        prompts = _rows("prompts_train", "prompt")
+        prompts = _texts("prompts_train", "prompt")
         run = _run(candidate, policies, reward, prompts, optim, seed=draw.seed, seconds=SECONDS, **TRAINING)
         run.lm, run.ref_lm = (
             {name.removeprefix("lm."): weight for name, weight in weights.items() if name.startswith("lm.")}

@@ -4,6 +4,7 @@ A test asks the candidate to call functions on drawn inputs and raises `Wrong` w
 the examiner's process; the candidate's code does not.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .candidate import Candidate
+from .candidate import Answer, Candidate
 
 
 class Wrong(Exception):
@@ -150,6 +151,18 @@ def number(value: Any) -> float:
 
 def kind(value: Any) -> str:
     return str(getattr(value, "kind", type(value).__name__))
+
+
+def unchanged(answer: Answer, arguments: Sequence[Tensor]) -> None:
+    """Raises `Wrong` when one of the first arguments of a call, which are tensors, is not what it was before it."""
+    for position, value in enumerate(arguments):
+        check(torch.equal(tensor(answer.after[position]), value))
+
+
+def defaults_of(function: Callable) -> dict[str, Any]:
+    """What each argument of a function of the solution's is when it is left out, where it may be."""
+    parameters = inspect.signature(function).parameters.values()
+    return {given.name: given.default for given in parameters if given.default is not inspect.Parameter.empty}
 
 
 def close(got: Any, expected: Any, mask: Tensor | None = None, tolerance: float = 1e-4) -> bool:

@@ -5,7 +5,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-FILE_SIZE = 1 << 20  # bytes of one file; the largest solution has 20 kB
+from rlhf_lab.settings import MODULE_BYTES
+
 FILES = 200
 
 
@@ -57,12 +58,12 @@ def read_package(folder: Path) -> Package:
             remarks.append(f"There are more than {FILES} files in the package: the rest was left out.")
             break
         try:
-            content = read_file(path, FILE_SIZE)
+            content = read_file(path, MODULE_BYTES)
         except Unusable as problem:
             remarks.append(f"{shown} {problem}: it was left out.")
             continue
-        if len(content) > FILE_SIZE:
-            remarks.append(f"{shown} is larger than {FILE_SIZE >> 20} MiB: it was left out.")
+        if len(content) > MODULE_BYTES:
+            remarks.append(f"{shown} is larger than {MODULE_BYTES >> 20} MiB: it was left out.")
         else:
             files[name] = content
     return Package(files, tuple(remarks))

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from functools import cache
 from math import sqrt
 from typing import Any
 
@@ -11,12 +10,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import solutions.ppo as reference
-from rlhf_lab.checks.models import micro_folder
 from rlhf_lab.room.props import ppo as props
+from rlhf_lab.room.props import shared
 from rlhf_lab.room.wire import Remote
 
-from .candidate import Answer, Candidate
-from .hidden import Draw, agree, check, close, entries, hidden, left_mask, number, parts, right_mask, tensor
+from .candidate import Candidate
+from .hidden import (
+    Draw,
+    agree,
+    check,
+    close,
+    defaults_of,
+    entries,
+    hidden,
+    left_mask,
+    number,
+    parts,
+    right_mask,
+    tensor,
+    unchanged,
+)
+from .models import micro_policy
 
 LENGTHS = (6, 4, 1)  # of three responses; the mask of a test is float where its type is not what is tested
 
@@ -35,26 +49,15 @@ def _signs(*shape: int) -> Tensor:
     return 1 - 2 * (torch.arange(torch.Size(shape).numel()) % 2).reshape(shape).float()
 
 
-def _unchanged(answer: Answer, arguments: Sequence[Tensor]) -> None:
-    """Raises `Wrong` when an argument is not what it was before the call."""
-    for position, value in enumerate(arguments):
-        check(torch.equal(tensor(answer.after[position]), value))
-
-
 # --- 3.1 PolicyWithValueHead ----------------------------------------------------------------------
 
 POLICY = "PolicyWithValueHead"
 HEAD_TOLERANCE = 2e-3  # GELU's approximation by tanh is off by up to 5e-4, another activation by 0.1
 
 
-@cache
-def _reference_policy() -> reference.PolicyWithValueHead:
-    return reference.PolicyWithValueHead(micro_folder())
-
-
 def _words(draw: Draw, *shape: int) -> Tensor:
     """Ids of any token, and EOS inside the texts."""
-    config = _reference_policy().lm.config
+    config = micro_policy().lm.config
     ids = draw.integers(0, config.vocab_size, *shape)
     ids[:, 1::4] = config.eos_token_id
     return ids
@@ -63,12 +66,12 @@ def _words(draw: Draw, *shape: int) -> Tensor:
 @torch.no_grad()
 def _logits(ids: Tensor, positions: Tensor | None = None) -> Tensor:
     """Of the micro model itself, without padding."""
-    return _reference_policy()(ids, torch.ones_like(ids), positions)[0]
+    return micro_policy()(ids, torch.ones_like(ids), positions)[0]
 
 
 @torch.no_grad()
 def _last_hidden_states(ids: Tensor) -> Tensor:
-    return _reference_policy().lm.transformer(ids).last_hidden_state
+    return micro_policy().lm.transformer(ids).last_hidden_state
 
 
 def _policy(candidate: Candidate) -> Remote:
@@ -97,7 +100,7 @@ def _pass(candidate: Candidate, policy: Remote, ids: Tensor, **options) -> Any:
 def _both(returned: Any, ids: Tensor, kept: int | None = None) -> tuple[Tensor, Tensor]:
     """Logits and values of a pass, of the shapes that they have to have."""
     logits, values = parts(returned, 2)
-    vocabulary = _reference_policy().lm.config.vocab_size
+    vocabulary = micro_policy().lm.config.vocab_size
     tensor(logits, len(ids), kept or ids.shape[1], vocabulary, what="the logits")
     return logits, tensor(values, *ids.shape, what="the values")
 
@@ -166,7 +169,7 @@ def policy_values(candidate: Candidate, draw: Draw):
 def policy_head(candidate: Candidate, draw: Draw):
     policy, layers = _policy_with_head(candidate, draw)
     check(len(layers) == 2)
-    states = draw.normal(2, 8, _reference_policy().lm.config.hidden_size)
+    states = draw.normal(2, 8, micro_policy().lm.config.hidden_size)
     judged = tensor(candidate.call(candidate.read(policy, "value_head"), states).value)
     first, last = layers
     expected = F.linear(
@@ -276,10 +279,10 @@ def policy_gradients(candidate: Candidate, draw: Draw):
     check(any(x.ndim == 2 and len(x) == 1 and bool(x.any()) for x in of_head))
 
     policy, _ = _policy_with_head(candidate, draw)
-    towards_logits = draw.normal(2, 6, _reference_policy().lm.config.vocab_size)
+    towards_logits = draw.normal(2, 6, micro_policy().lm.config.vocab_size)
     of_logits = _gradients(candidate, policy, ids, 0, towards_logits)
     of_values = _gradients(candidate, policy, ids, 1, towards_values)
-    expected = props.gradients_by_name(_reference_policy(), ids, 0, towards_logits)
+    expected = shared.gradients(micro_policy(), ids, torch.ones_like(ids), towards_logits, output=0)
     for name, wanted in expected.items():
         if name.startswith("lm."):
             check(of_logits.get(name) is not None and _near(of_logits[name], wanted))
@@ -287,7 +290,7 @@ def policy_gradients(candidate: Candidate, draw: Draw):
 
 
 def _gradients(candidate: Candidate, policy: Remote, ids: Tensor, output: int, cotangent: Tensor) -> dict:
-    return candidate.call(props.gradients_by_name, policy, ids, output, cotangent).value
+    return candidate.call(shared.gradients, policy, ids, torch.ones_like(ids), cotangent, output).value
 
 
 def _near(got: Tensor, expected: Tensor) -> bool:
@@ -306,7 +309,7 @@ def _near(got: Tensor, expected: Tensor) -> bool:
 def policy_one_pass(candidate: Candidate, draw: Draw):
     seen = candidate.call(props.watched_pass, _policy(candidate), _words(draw, 2, 5)).value
     blocks, names = parts(seen, 2)
-    expected, own = props.watched_pass(copy.deepcopy(_reference_policy()), _words(draw, 2, 5))
+    expected, own = props.watched_pass(copy.deepcopy(micro_policy()), _words(draw, 2, 5))
     check(blocks == expected)
     check(
         {name for name in names if not name.startswith("value_head.")}
@@ -320,8 +323,7 @@ LOADED = "load_from_sft takes over the weights"
 def _fine_tuned(draw: Draw) -> dict[str, Tensor]:
     """The weights of the micro model after some training: each a little different."""
     state = {
-        name: weight * draw.number(0.8, 1.2) + 0.02
-        for name, weight in _reference_policy().lm.state_dict().items()
+        name: weight * draw.number(0.8, 1.2) + 0.02 for name, weight in micro_policy().lm.state_dict().items()
     }
     return state | {"lm_head.weight": state["transformer.wte.weight"].clone()}  # they are tied
 
@@ -336,7 +338,7 @@ def _fine_tuned(draw: Draw) -> dict[str, Tensor]:
 def policy_load(candidate: Candidate, draw: Draw):
     state, ids = _fine_tuned(draw), _words(draw, 2, 7)
     policy = candidate.call(props.load_from_sft, _policy(candidate), state).value
-    tuned = copy.deepcopy(_reference_policy())
+    tuned = copy.deepcopy(micro_policy())
     tuned.load_from_sft(state)
     with torch.no_grad():
         expected, _ = tuned(ids, torch.ones_like(ids))
@@ -387,7 +389,7 @@ def policy_arguments(candidate: Candidate, draw: Draw):
     ids, mask = _words(draw, 2, 7), left_mask(5, 3, width=7)
     for positions in (None, reference.position_ids_from_mask(mask)):
         arguments = [ids, mask] if positions is None else [ids, mask, positions]
-        _unchanged(
+        unchanged(
             candidate.call(_policy(candidate), *arguments, after=tuple(range(len(arguments)))), arguments
         )
 
@@ -537,7 +539,7 @@ def gather_gradient(candidate: Candidate, draw: Draw):
 )
 def gather_arguments(candidate: Candidate, draw: Draw):
     logits, ids = draw.normal(2, 6, 7, std=3), draw.integers(0, 7, 2, 6)
-    _unchanged(candidate.call("ppo.gather_logprobs", logits, ids, after=(0, 1)), (logits, ids))
+    unchanged(candidate.call("ppo.gather_logprobs", logits, ids, after=(0, 1)), (logits, ids))
     agree(_gather(candidate, logits.double(), ids), _gather(candidate, logits, ids))
 
 
@@ -746,7 +748,7 @@ def shape_types(candidate: Candidate, draw: Draw):
 )
 def shape_arguments(candidate: Candidate, draw: Draw):
     arguments = (_scores(draw, 3), *_two_logprobs(draw, 3, 6), right_mask(*LENGTHS))
-    _unchanged(candidate.call("ppo.shape_token_rewards", *arguments, after=(0, 1, 2, 3)), arguments)
+    unchanged(candidate.call("ppo.shape_token_rewards", *arguments, after=(0, 1, 2, 3)), arguments)
 
 
 @hidden(
@@ -760,7 +762,8 @@ def shape_arguments(candidate: Candidate, draw: Draw):
 def shape_default(candidate: Candidate, draw: Draw):
     old, ref = _two_logprobs(draw, 2, 5)
     arguments = (torch.zeros(2), old, ref, torch.ones(2, 5))
-    agree(_shaped(candidate, *arguments), _shaped(candidate, *arguments, kl_coef=0.05), tolerance=1e-5)
+    handed = _shaped(candidate, *arguments, **defaults_of(reference.shape_token_rewards))
+    agree(_shaped(candidate, *arguments), handed, tolerance=1e-5)
 
 
 # --- 3.3 compute_gae ------------------------------------------------------------------------------
@@ -991,7 +994,7 @@ def gae_gradient(candidate: Candidate, draw: Draw):
 )
 def gae_arguments(candidate: Candidate, draw: Draw):
     arguments = (*_states(draw, 3, 6), right_mask(*LENGTHS))
-    _unchanged(candidate.call("ppo.compute_gae", *arguments, after=(0, 1, 2)), arguments)
+    unchanged(candidate.call("ppo.compute_gae", *arguments, after=(0, 1, 2)), arguments)
 
 
 @hidden(
@@ -1018,7 +1021,8 @@ def gae_outside(candidate: Candidate, draw: Draw):
 )
 def gae_defaults(candidate: Candidate, draw: Draw):
     arguments = (*_states(draw, 1, 6), torch.ones(1, 6))
-    agree(_gae(candidate, *arguments)[0], _gae(candidate, *arguments, gamma=1.0, lam=0.95)[0])
+    handed = _gae(candidate, *arguments, **defaults_of(reference.compute_gae))
+    agree(_gae(candidate, *arguments)[0], handed[0])
 
 
 # --- 3.3 masked_whiten ----------------------------------------------------------------------------
@@ -1192,7 +1196,7 @@ def whiten_outside(candidate: Candidate, draw: Draw):
     arguments = (_around(draw, 3, 6), right_mask(*LENGTHS))
     answer = candidate.call("ppo.masked_whiten", *arguments, after=(0, 1))
     agree(tensor(answer.value, 3, 6), torch.zeros(3, 6), 1 - _ragged())
-    _unchanged(answer, arguments)
+    unchanged(answer, arguments)
 
 
 # --- 3.4 ppo_losses -------------------------------------------------------------------------------
@@ -1607,7 +1611,7 @@ def losses_clean(candidate: Candidate, draw: Draw):
     check(
         all(isinstance(info[name], float) for name in ("policy_loss", "value_loss", "approx_kl", "clipfrac"))
     )
-    _unchanged(answer, arguments)
+    unchanged(answer, arguments)
 
 
 @hidden(
@@ -1619,7 +1623,7 @@ def losses_clean(candidate: Candidate, draw: Draw):
     after=[MOVES],
 )
 def losses_defaults(candidate: Candidate, draw: Draw):
-    arguments, defaults = _all_regimes(draw), {"clip_range": 0.2, "clip_range_value": 0.2, "vf_coef": 0.5}
+    arguments, defaults = _all_regimes(draw), defaults_of(reference.ppo_losses)
     names = ("policy_loss", "value_loss", "clipfrac", "total")
     left_out = _losses(candidate, arguments, *names)
     agree(torch.tensor(left_out), torch.tensor(_losses(candidate, arguments, *names, **defaults)))

@@ -1,8 +1,6 @@
 """Hidden tests of the exercises of 3.5 in `ppo.py`: response mask, window, rollout, step."""
 
 import copy
-import inspect
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,14 +20,29 @@ from rlhf_lab.checks.models import (
     special_tokenizer,
     token_ids,
 )
-from rlhf_lab.data import TOY_FOLDER
+from rlhf_lab.data import toy_rows
 from rlhf_lab.returned import PPO_INFO
 from rlhf_lab.room.props import ppo_loop as props
 from rlhf_lab.room.props import shared
 from rlhf_lab.room.wire import Remote
 
 from .candidate import Answer, Candidate
-from .hidden import Draw, agree, check, close, entries, hidden, left_mask, number, parts, right_mask, tensor
+from .hidden import (
+    Draw,
+    agree,
+    check,
+    close,
+    defaults_of,
+    entries,
+    hidden,
+    left_mask,
+    number,
+    parts,
+    right_mask,
+    tensor,
+    unchanged,
+)
+from .models import micro_policy
 
 # --- 3.5 response_mask ----------------------------------------------------------------------------
 
@@ -145,7 +158,7 @@ def mask_arguments(candidate: Candidate, draw: Draw):
     ids = torch.tensor(
         [[*_no_eos(draw, eos_id, 2), eos_id, *_no_eos(draw, eos_id, 3)], _no_eos(draw, eos_id, 6)]
     )
-    check(torch.equal(candidate.call("ppo.response_mask", ids, eos_id, after=(0,)).after[0], ids))
+    unchanged(candidate.call("ppo.response_mask", ids, eos_id, after=(0,)), [ids])
 
 
 # --- 3.5 response_logprobs_and_values -------------------------------------------------------------
@@ -360,16 +373,15 @@ def _prompts(seed: int) -> list[str]:
 
 
 @cache
-def _own_policies() -> tuple:
-    """Two policies of the solution's, to be given weights."""
-    policy = reference.PolicyWithValueHead(micro_folder())
-    return policy, copy.deepcopy(policy)
+def _own_policy() -> reference.PolicyWithValueHead:
+    """A policy of the solution's, to be given weights."""
+    return copy.deepcopy(micro_policy())
 
 
 @cache
 def _weights(seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights of a policy, whose critic has an opinion, and of another one, the reference."""
-    draw, fresh = Draw(seed, "policies"), reference.PolicyWithValueHead(micro_folder()).state_dict()
+    draw, fresh = Draw(seed, "policies"), micro_policy().state_dict()
 
     def moved(weights: dict[str, Tensor], std: float) -> dict[str, Tensor]:
         weights = {name: weight + draw.normal(*weight.shape, std=std) for name, weight in weights.items()}
@@ -526,7 +538,7 @@ def _read(
     for row, (prompt, start) in enumerate(zip(prompts, starts, strict=True)):
         ids[row, :start] = torch.tensor(token_ids(prompt))
         ids[row, start : start + n_response] = batch.response_ids[row]
-    policy, _ = _own_policies()
+    policy = _own_policy()
     policy.load_state_dict(weights)
     with torch.no_grad():
         logits, values = policy.eval()(ids, torch.ones_like(ids))
@@ -694,6 +706,10 @@ def _plausible(hits: Tensor, probability: float) -> bool:
     return bool(min(chances[: hits + 1].sum(), chances[hits:].sum()) > 1e-8)
 
 
+CHAIN = 8  # tokens of a response
+FIRST = 256  # tokens of the vocabulary, all of which have to come
+
+
 @cache
 def _chain(seed: int) -> tuple[dict[str, Tensor], list[str], list[list[int]]]:
     """A policy in which each token of a chain has a successor that it is sure of, prompts, and the response to each.
@@ -719,10 +735,6 @@ def _chain(seed: int) -> tuple[dict[str, Tensor], list[str], list[list[int]]]:
     responses = [[*chain[at + 1 : at + 1 + CHAIN], eos_id][:CHAIN] for at in range(0, len(chain), CHAIN)]
     prompts = [reading_tokenizer().decode([token]) for token in [*heads, last]]
     return weights, prompts, [*responses, [eos_id]]
-
-
-CHAIN = 8  # tokens of a response
-FIRST = 256  # tokens of the vocabulary, all of which have to come
 
 
 @cache
@@ -767,7 +779,7 @@ def rollout_lengths(candidate: Candidate, draw: Draw):
     logits[reading_tokenizer().eos_token_id] = -60.0
     for limit in (draw.whole(2, 5), draw.whole(21, 24), None):
         batch = _roll_constant(candidate, draw, logits, ["!", "?"], limit)
-        expected = torch.full((2,), limit or 20)
+        expected = torch.full((2,), limit or defaults_of(reference.rollout)["max_new_tokens"])
         check(torch.equal(batch.response_mask.double().sum(dim=1), expected.double()))
 
 
@@ -881,7 +893,7 @@ def rollout_side_effects(candidate: Candidate, draw: Draw):
     )
     check(answer.records_gradients, "Gradients are off for the whole program after your rollout.")
     for policy, before in zip(policies, usual, strict=True):
-        after = candidate.call(props.weights, policy).value
+        after = candidate.call(shared.weights, policy).value
         check(all(torch.equal(after[name], before[name]) for name in before), "A rollout changes no weights.")
 
 
@@ -925,8 +937,6 @@ class Scene:
 
 
 RAGGED = {"prompts": (4, 2, 4, 1), "responses": (5, 1, 3, 4)}
-DEFAULTS = {name: given.default for name, given in inspect.signature(reference.ppo_step).parameters.items()}
-DEFAULTS = {name: default for name, default in DEFAULTS.items() if default is not inspect.Parameter.empty}
 # one plain update: no clipping, and no price of the KL
 PLAIN = {
     "ppo_epochs": 1,
@@ -1047,7 +1057,7 @@ class Step:
             info = entries(answer.value, *PPO_INFO)
         self.rollout = answer.after[2]
         self.info = {name: number(info[name]) for name in PPO_INFO}
-        after = candidate.call(props.weights, policy).value
+        after = candidate.call(shared.weights, policy).value
         self.moved = {name: after[name] - before for name, before in weights.items()}
         self._right = lambda sample: _right(scene, draw.seed, sample, lr, momentum, tuple(settings.items()))
 
@@ -1352,8 +1362,9 @@ def step_rollout(candidate: Candidate, draw: Draw):
     message="Left out, an argument has another value than it had in the signature that you were given.",
 )
 def step_defaults(candidate: Candidate, draw: Draw):
+    defaults = defaults_of(reference.ppo_step)
     left_out, handed = (
-        Step(candidate, draw, Scene("defaults"), left_out=names, **DEFAULTS) for names in (DEFAULTS, ())
+        Step(candidate, draw, Scene("defaults"), left_out=names, **defaults) for names in (defaults, ())
     )
     check(left_out.does_as(handed))
 
@@ -1370,11 +1381,8 @@ ERROR_LEFT = 0.6
 @cache
 def _sft_rollout(seed: int) -> tuple[dict[str, Tensor], reference.Rollout]:
     """Weights of the SFT model with a fresh critic, and what it says to 32 prompts; the scores are good on average."""
-    draw, lines = (
-        Draw(seed, "prompts of SFT"),
-        (TOY_FOLDER / "prompts_train.jsonl").read_text(encoding="utf-8"),
-    )
-    prompts = draw.shuffled([json.loads(line)["prompt"] for line in lines.splitlines()])[:32]
+    rows = Draw(seed, "prompts of SFT").shuffled(toy_rows("prompts_train"))
+    prompts = [row["prompt"] for row in rows[:32]]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         policy = reference.PolicyWithValueHead(str(SFT))
@@ -1412,7 +1420,7 @@ def step_trains(candidate: Candidate, draw: Draw):
         check(kept, "Your update writes into the rollout.")
 
     trained = reference.PolicyWithValueHead(str(SFT))
-    trained.load_state_dict(candidate.call(props.weights, policy).value)
+    trained.load_state_dict(candidate.call(shared.weights, policy).value)
     mask = batch.response_mask
     rewards = reference.shape_token_rewards(batch.rm_score, batch.old_logprobs, batch.ref_logprobs, mask)
     advantages, returns = reference.compute_gae(rewards, batch.old_values, mask)

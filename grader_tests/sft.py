@@ -1,24 +1,24 @@
 """Hidden tests of the exercises in `sft.py`: rows, data set, loss, training."""
 
 import copy
-import json
 import math
 import re
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import solutions.sft as reference
-from rlhf_lab.data import TOY_FOLDER
+from rlhf_lab.data import toy_rows
 from rlhf_lab.room.props import sft as props
 from rlhf_lab.room.props import shared
 from rlhf_lab.room.wire import Remote
 
 from .candidate import Answer, Candidate
-from .hidden import Draw, Wrong, agree, check, close, entries, hidden, tensor
+from .hidden import Draw, Wrong, agree, check, close, entries, hidden, tensor, unchanged
 
 COLUMNS = ("input_ids", "labels", "attention_mask")
 IGNORE = -100
@@ -714,8 +714,7 @@ def loss_gradient(candidate: Candidate, draw: Draw):
 )
 def loss_arguments(candidate: Candidate, draw: Draw):
     logits, labels = _ragged(draw)
-    after = candidate.call("sft.masked_ce_loss", logits, labels, after=(0, 1)).after
-    check(torch.equal(after[0], logits) and torch.equal(after[1], labels))
+    unchanged(candidate.call("sft.masked_ce_loss", logits, labels, after=(0, 1)), [logits, labels])
 
 
 # --- 1.4 train_sft --------------------------------------------------------------------------------
@@ -731,14 +730,16 @@ class _Run:
     """A training run on a `props.SmallLM`, seen from outside.
 
     Attributes:
-        answer: of `train_sft`.
+        returned: by `train_sft`.
+        batches: as they are afterwards.
         scale: of the model's logits.
-        start, end: its weights before and after, by name; `end` is empty where they are on no real device.
-        steps: as `props.StepNotes` has them.
+        start, end: its weights before and after, by name.
+        steps: as `props.train_small` has them.
         passes: as `props.SmallLM` has them.
     """
 
-    answer: Answer
+    returned: Any
+    batches: Any
     scale: float
     start: dict[str, Tensor]
     end: dict[str, Tensor]
@@ -748,7 +749,7 @@ class _Run:
     @property
     def losses(self) -> list[float]:
         """What came back, which has to be a list of numbers."""
-        losses = self.answer.value
+        losses = self.returned
         if not isinstance(losses, list) or not all(type(loss) in (int, float) for loss in losses):
             raise Wrong("A list of numbers was expected as what it returns: the loss of each step.")
         return losses
@@ -770,22 +771,21 @@ def _train(
     lr: float,
     scale: float = SMALL,
     training: bool = False,
-    device: str = "cpu",
 ) -> _Run:
     """Let the candidate train a small model, which comes in eval mode unless `training`."""
-    start = {
+    start = _weights(draw)
+    model = candidate.call(props.small_lm, start, scale, training).value
+    answer = candidate.call(props.train_small, model, batches, n_epochs, lr, after=(1,))
+    seen = entries(answer.value, "losses", "weights", "steps", "passes")
+    return _Run(seen["losses"], answer.after[1], scale, start, seen["weights"], seen["steps"], seen["passes"])
+
+
+def _weights(draw: Draw) -> dict[str, Tensor]:
+    return {
         "embedding": draw.normal(VOCAB, WIDTH),
         "head": draw.normal(VOCAB, WIDTH),
         "bias": draw.normal(VOCAB),
     }
-    model = candidate.call(props.small_lm, start, scale, training).value
-    notes = candidate.call(props.take_notes, model).value
-    answer = candidate.call("sft.train_sft", model, batches, n_epochs, lr, device, after=(1,))
-    steps = candidate.call(props.hand_over, notes).value
-    if device == "cpu" and answer.raised is not None:
-        raise answer.raised
-    end = candidate.call(props.weights_of, model).value if device == "cpu" else {}
-    return _Run(answer, scale, start, end, steps, candidate.call(props.passes_of, model).value)
 
 
 def _batches(draw: Draw, left: bool = False) -> list[dict[str, Tensor]]:
@@ -818,15 +818,18 @@ def _check_gradients(run: _Run, batches: list[dict[str, Tensor]]) -> None:
     check(len(run.steps) > 0)
     for k, step in enumerate(run.steps):
         _, expected = run.expected(step, batches[k % len(batches)])
-        check((_in_one_row(step["gradient"]) - expected).norm() <= 1e-3 * expected.norm())
+        check((_in_one_row(step["gradients"]) - expected).norm() <= 1e-3 * expected.norm())
 
 
 def _moves(step: dict) -> Tensor:
     """How far a step moves each weight that has a gradient, down the gradient, in learning rates."""
-    gradient = _in_one_row(step["gradient"])
+    gradient = _in_one_row(step["gradients"])
     moved = _in_one_row(step["after"]) - _in_one_row(step["before"])
     rates = torch.cat(
-        [torch.full_like(step["before"][n], step["lr"][n]).flatten() for n in ("embedding", "head", "bias")]
+        [
+            torch.full_like(step["before"][n], step["rates"][n]).flatten()
+            for n in ("embedding", "head", "bias")
+        ]
     )
     clear = gradient.abs() > 1e-3 * gradient.abs().max()
     return (-moved * gradient.sign() / rates)[clear]
@@ -922,7 +925,9 @@ def train_adamw(candidate: Candidate, draw: Draw):
     run = _train(candidate, draw, _batches(draw), n_epochs=3, lr=lr)
     for step in run.steps:
         check(step["kind"] == "AdamW")
-        check(all(rate is not None and math.isclose(rate, lr, rel_tol=1e-6) for rate in step["lr"].values()))
+        check(
+            all(rate is not None and math.isclose(rate, lr, rel_tol=1e-6) for rate in step["rates"].values())
+        )
     check(
         bool((_moves(run.steps[0]) - 1).abs().max() < 0.5)
     )  # AdamW's first step is the sign of the gradient
@@ -995,8 +1000,10 @@ def train_attention_mask(candidate: Candidate, draw: Draw):
     after=[STEPS],
 )
 def train_device(candidate: Candidate, draw: Draw):
+    batches, model = _batches(draw), candidate.call(props.small_lm, _weights(draw), SMALL, False).value
     # nothing can be read from "meta": the loop ends with an error once it has a loss
-    passes = _train(candidate, draw, _batches(draw), n_epochs=1, lr=0.01, device="meta").passes
+    candidate.call("sft.train_sft", model, batches, 1, 0.01, "meta")
+    passes = candidate.read(model, "passes")
     check(len(passes) > 0 and (passes[0]["weights on"], passes[0]["ids on"]) == ("meta", "meta"))
 
 
@@ -1013,7 +1020,7 @@ def train_arguments(candidate: Candidate, draw: Draw):
     for n_epochs in (1, 0):
         run = _train(candidate, draw, batches, n_epochs, lr=0.01)
         check(len(run.steps) == 3 * n_epochs)
-        for got, given in zip(run.answer.after[1], batches, strict=True):
+        for got, given in zip(run.batches, batches, strict=True):
             check(got.keys() == given.keys() and all(torch.equal(got[name], given[name]) for name in given))
     check(torch.equal(_in_one_row(run.start), _in_one_row(run.end)))
 
@@ -1044,8 +1051,7 @@ DROPOUT = 0.6  # nats by which dropout may move the loss of the first batch: 0.2
 @cache
 def _demonstrations(split: str, rows: int, seed: int) -> list[dict[str, Tensor]]:
     """Batches of the toy corpus, of rows that the seed chooses."""
-    lines = (TOY_FOLDER / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
-    chosen = [json.loads(line) for line in Draw(seed, split).shuffled(lines)[:rows]]
+    chosen = Draw(seed, split).shuffled(toy_rows(split))[:rows]
     dataset = reference.SFTDataset(chosen, _tokenizer(pad=EOS), ROW_LENGTH)
     return list(torch.utils.data.DataLoader(dataset, batch_size=BATCH))
 
@@ -1088,7 +1094,7 @@ def train_tiny(candidate: Candidate, draw: Draw):
     answer = candidate.call(
         "sft.train_sft", model, props.Loader(batches), EPOCHS, RATE, seed=draw.seed, seconds=60
     )
-    trained = candidate.call(props.weights_of, model).value
+    trained = candidate.call(shared.weights, model).value
     judge = copy.deepcopy(_tiny())
     for name, weight in judge.named_parameters():
         check(not torch.equal(tensor(trained[name], *weight.shape, what="the weights"), weight))

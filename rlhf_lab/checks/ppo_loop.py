@@ -13,6 +13,7 @@ from ..returned import PPO_INFO
 from ..taught_code import TaughtCode
 from .case import WrongReturn, case, entries, in_words, numbers, on_mask, parts, tensor
 from .models import micro_folder, micro_tokenizer, reading_tokenizer, special_tokenizer, token_ids
+from .training import Step, noted
 
 # --- 3.5 response_mask ----------------------------------------------------------------------------
 
@@ -891,22 +892,10 @@ class SmallPolicy(torch.nn.Module):
         return lm_head(hidden)[:, -logits_to_keep:], self.value_head(hidden).squeeze(-1)
 
 
-class NotingSGD(torch.optim.SGD):
-    """Notes the gradients that each of its steps sees; of a step with a closure, those that the closure leaves."""
-
-    def __init__(self, policy, lr):
-        super().__init__(policy.parameters(), lr=lr)
-        self.seen = []
-
-    def step(self, closure=None):
-        loss = None if closure is None else closure()
-        weights = [weight for group in self.param_groups for weight in group["params"]]
-        self.seen.append([torch.zeros(()) if w.grad is None else w.grad.clone() for w in weights])
-        super().step()
-        return loss
-
-    def gradient(self, step: int) -> torch.Tensor:
-        return torch.cat([gradient.flatten() for gradient in self.seen[step]])
+def _sgd(policy: torch.nn.Module, lr: float) -> tuple[torch.optim.Optimizer, list[Step]]:
+    """An optimiser of the policy's weights, and the steps that it will have taken."""
+    optim = torch.optim.SGD(policy.parameters(), lr=lr)
+    return optim, noted(optim)
 
 
 @torch.no_grad()
@@ -934,12 +923,12 @@ def _given_rollout(code: TaughtCode, off_policy: bool = True, kl: bool = True, g
 
 
 def _step(code: TaughtCode, batch=None, policy=None, lr=0.0, **settings):
-    """What `ppo_step` returns, as numbers, and the optimiser that it was given; with `lr=0` no weight moves."""
+    """What `ppo_step` returns, as numbers, and the steps that its optimiser took; with `lr=0` no weight moves."""
     batch, policy = batch or _given_rollout(code), policy or SmallPolicy().eval()
-    optim = NotingSGD(policy, lr)
+    optim, steps = _sgd(policy, lr)
     settings = {"ppo_epochs": 1, "max_grad_norm": 1e9} | settings
     info = entries("ppo_step", code.ppo.ppo_step(policy, optim, batch, **settings), *PPO_INFO)
-    return {name: _number(name, info[name]) for name in PPO_INFO}, optim
+    return {name: _number(name, info[name]) for name in PPO_INFO}, steps
 
 
 def _number(name: str, value) -> float:
@@ -984,9 +973,9 @@ def step_kl_to_ref(code: TaughtCode):
     "loss.",
 )
 def step_updates(code: TaughtCode):
-    optim = _step(code, ppo_epochs=3)[1]
-    has_gradient = [bool(optim.gradient(step).any()) for step in range(len(optim.seen))]
-    return {"steps of the optimiser": len(optim.seen), "a step has a gradient": has_gradient}
+    _, steps = _step(code, ppo_epochs=3)
+    has_gradient = [bool(step.gradient.any()) for step in steps]
+    return {"steps of the optimiser": len(steps), "a step has a gradient": has_gradient}
 
 
 @case(
@@ -1011,12 +1000,12 @@ def step_dropout(code: TaughtCode):
     mistake="What stands in the padding changes your update: a mask is not used, or not handed on.",
 )
 def step_padding(code: TaughtCode):
-    one, optim = _step(code)
-    other, other_optim = _step(code, _given_rollout(code, garbage=4.0))
+    one, steps = _step(code)
+    other, other_steps = _step(code, _given_rollout(code, garbage=4.0))
     changed = [
         name for name in PPO_INFO if not math.isclose(one[name], other[name], rel_tol=1e-3, abs_tol=1e-5)
     ]
-    same = torch.allclose(optim.gradient(0), other_optim.gradient(0), rtol=1e-3, atol=1e-5)
+    same = torch.allclose(steps[0].gradient, other_steps[0].gradient, rtol=1e-3, atol=1e-5)
     return {"what changes in info": changed, "the gradient is the same": same}
 
 
@@ -1101,8 +1090,8 @@ def step_zero_grad(code: TaughtCode):
     policy = SmallPolicy().eval()
     for weight in policy.parameters():
         weight.grad = torch.full_like(weight, 7.0)
-    (_, clean), (_, optim) = _step(code), _step(code, policy=policy, ppo_epochs=2)
-    agree = [torch.allclose(optim.gradient(step), clean.gradient(0), rtol=1e-3, atol=1e-5) for step in (0, 1)]
+    (_, clean), (_, steps) = _step(code), _step(code, policy=policy, ppo_epochs=2)
+    agree = [torch.allclose(steps[i].gradient, clean[0].gradient, rtol=1e-3, atol=1e-5) for i in (0, 1)]
     return {"the gradient of epoch 0 is its own": agree[0], "the gradient of epoch 1 is its own": agree[1]}
 
 
@@ -1114,7 +1103,7 @@ def step_zero_grad(code: TaughtCode):
     "optimiser makes its step.",
 )
 def step_max_grad_norm(code: TaughtCode):
-    norms = [_step(code, max_grad_norm=limit)[1].gradient(0).norm().item() for limit in (0.02, 0.01, 1e6)]
+    norms = [_step(code, max_grad_norm=limit)[1][0].norm for limit in (0.02, 0.01, 1e6)]
     return {
         "norm in units of the limit 0.02": norms[0] / 0.02,
         "norm in units of the limit 0.01": norms[1] / 0.01,
@@ -1129,7 +1118,7 @@ def step_max_grad_norm(code: TaughtCode):
     mistake="vf_coef does not reach the loss: it says how much the critic's loss weighs in the update.",
 )
 def step_vf_coef(code: TaughtCode):
-    norms = [_step(code, vf_coef=vf_coef)[1].seen[0][-1].norm().item() for vf_coef in (0.0, 0.5, 1.5)]
+    norms = [_step(code, vf_coef=vf_coef)[1][0].gradients[-1].norm().item() for vf_coef in (0.0, 0.5, 1.5)]
     return {"with vf_coef 0": norms[0], "with 1.5, in units of that with 0.5": norms[2] / max(norms[1], 1e-9)}
 
 
@@ -1202,14 +1191,14 @@ def step_rollout(code: TaughtCode):
 )
 def step_defaults(code: TaughtCode):
     policy = SmallPolicy().eval()
-    optim = NotingSGD(policy, 0.0)
+    optim, steps = _sgd(policy, 0.0)
     info = entries("ppo_step", code.ppo.ppo_step(policy, optim, _given_rollout(code)), *PPO_INFO)
     return {
-        "steps of the optimiser": len(optim.seen),
+        "steps of the optimiser": len(steps),
         "clipfrac": _number("clipfrac", info["clipfrac"]),
         "value_loss": _number("value_loss", info["value_loss"]),
-        "the norm of the gradient": optim.gradient(0).norm(),
-        "the critic's share of it": optim.seen[0][-1].norm() / optim.gradient(0).norm(),
+        "the norm of the gradient": steps[0].gradient.norm(),
+        "the critic's share of it": steps[0].gradients[-1].norm() / steps[0].gradient.norm(),
     }
 
 
@@ -1233,14 +1222,14 @@ class Run:
     ):
         self.policy = policy or _policy(code)
         self.ref_policy = ref_policy or _usual_reference(code)
-        self.optim = NotingSGD(self.policy, lr)
+        optim, self.steps = _sgd(self.policy, lr)
         self.rollouts = []  # ids, mask and scores of each call of the reward function
         self.heard = []  # arguments of each call of on_step, and how many rollouts and updates there had been
         if listen:
             settings["on_step"] = self._on_step
         settings = {"n_steps": 2, "batch_size": 3, "max_new_tokens": 2, "ppo_epochs": 1} | settings
         history = code.ppo.train_ppo(
-            self.policy, self.ref_policy, self._reward, micro_tokenizer(), prompts, self.optim, **settings
+            self.policy, self.ref_policy, self._reward, micro_tokenizer(), prompts, optim, **settings
         )
         if not isinstance(history, list):
             raise WrongReturn(
@@ -1254,7 +1243,7 @@ class Run:
         return scores
 
     def _on_step(self, *arguments):
-        self.heard.append((arguments, len(self.rollouts), len(self.optim.seen)))
+        self.heard.append((arguments, len(self.rollouts), len(self.steps)))
 
     def drawn(self, step: int) -> list[int]:
         """Which of RUN_PROMPTS each row of a step begins with."""
@@ -1421,7 +1410,7 @@ def run_infos(code: TaughtCode):
     "this optimiser?",
 )
 def run_epochs(code: TaughtCode):
-    return {"updates": len(_usual_run(code).optim.seen)}
+    return {"updates": len(_usual_run(code).steps)}
 
 
 @case(
@@ -1515,7 +1504,8 @@ def run_update(code: TaughtCode):
     twin = copy.deepcopy(policy)
     run = Run(code, policy, lr=0.5, n_steps=1, ppo_epochs=3, kl_coef=0.3, listen=True)
     batch = run.heard[0][0][1]
-    info = code.ppo.ppo_step(twin, NotingSGD(twin, 0.5), batch, ppo_epochs=3, kl_coef=0.3)
+    optim = torch.optim.SGD(twin.parameters(), lr=0.5)
+    info = code.ppo.ppo_step(twin, optim, batch, ppo_epochs=3, kl_coef=0.3)
     return {
         "what changes in info": [
             name

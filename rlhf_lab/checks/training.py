@@ -12,20 +12,46 @@ from .case import numbers
 
 
 @dataclass(frozen=True)
+class Watched:
+    """The weights of a model around a step, by name.
+
+    Attributes:
+        before, after: what they were.
+        gradients: that the step moved along; 0 where there is none.
+        rates: their learning rates; None where the optimiser does not hold a weight.
+    """
+
+    before: dict[str, Tensor]
+    after: dict[str, Tensor]
+    gradients: dict[str, Tensor]
+    rates: dict[str, float | None]
+
+
+@dataclass(frozen=True)
 class Step:
     """One call of an optimiser's `step()`.
 
     Attributes:
         optimizer: whose step it is.
         lrs: the learning rate of each of its groups of weights.
-        weights: how many numbers it holds.
-        gradient: that it moved along, of all weights in one row; 0 where there is none.
+        gradients: that it moved along, of each weight that it holds; 0 where there is none.
+        watched: the weights of the model that is watched, where one is.
     """
 
     optimizer: torch.optim.Optimizer
     lrs: list[float]
-    weights: int
-    gradient: Tensor
+    gradients: tuple[Tensor, ...]
+    watched: Watched | None = None
+
+    @property
+    def weights(self) -> int:
+        """How many numbers the optimiser holds."""
+        return sum(gradient.numel() for gradient in self.gradients)
+
+    @property
+    def gradient(self) -> Tensor:
+        """That of all weights that the optimiser holds, in one row."""
+        return torch.cat([gradient.flatten() for gradient in self.gradients])
 
     @property
     def norm(self) -> float:
@@ -40,24 +66,24 @@ class Step:
 
 
 @contextmanager
-def recorded_steps() -> Iterator[list[Step]]:
-    """All steps that optimisers of torch take inside the `with`, in a list that grows."""
-    steps = []
-    entered = set()
+def recorded_steps(watched: nn.Module | None = None) -> Iterator[list[Step]]:
+    """All steps that optimisers of torch take inside the `with`, in a list that grows.
+
+    Args:
+        watched: a model; each step then says what became of the weights that it has now.
+    """
+    model = {} if watched is None else dict(watched.named_parameters())
+    steps: list[Step] = []
+    entered: dict[torch.optim.Optimizer, dict[str, Tensor]] = {}  # with the model's weights at that time
 
     def enter(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        entered.add(optimizer)
+        entered[optimizer] = _copies(model)
 
-    # Gradients are read behind the step: before it, a closure or a hook of the student's may not have made them yet.
     def record(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if optimizer not in entered:  # a `step()` around that of a parent class, which is recorded already
             return
-        entered.remove(optimizer)
-        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
-        row = torch.cat([gradient.detach().flatten() for gradient in gradients])
-        lrs = [float(group["lr"]) for group in optimizer.param_groups]
-        steps.append(Step(optimizer, lrs, row.numel(), row.clone()))
+        before = entered.pop(optimizer)
+        steps.append(_step_of(optimizer, _watched(model, before, optimizer) if model else None))
 
     handles = register_optimizer_step_pre_hook(enter), register_optimizer_step_post_hook(record)
     try:
@@ -65,6 +91,41 @@ def recorded_steps() -> Iterator[list[Step]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def noted(optimizer: torch.optim.Optimizer) -> list[Step]:
+    """The steps that this optimiser of torch takes from now on, in a list that grows."""
+    steps: list[Step] = []
+    optimizer.register_step_post_hook(lambda stepping, args, kwargs: steps.append(_step_of(stepping)))
+    return steps
+
+
+# Gradients are read behind the step: before it, a closure or a hook of the student's may not have made them yet.
+def _step_of(optimizer: torch.optim.Optimizer, watched: Watched | None = None) -> Step:
+    """The step that an optimiser has just taken."""
+    held = [weight for group in optimizer.param_groups for weight in group["params"]]
+    lrs = [float(group["lr"]) for group in optimizer.param_groups]
+    return Step(optimizer, lrs, tuple(map(_gradient, held)), watched)
+
+
+def _watched(
+    model: dict[str, nn.Parameter], before: dict[str, Tensor], optimizer: torch.optim.Optimizer
+) -> Watched:
+    rates = {weight: float(group["lr"]) for group in optimizer.param_groups for weight in group["params"]}
+    return Watched(
+        before=before,
+        after=_copies(model),
+        gradients={name: _gradient(weight) for name, weight in model.items()},
+        rates={name: rates.get(weight) for name, weight in model.items()},
+    )
+
+
+def _copies(model: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.items()}
+
+
+def _gradient(weight: Tensor) -> Tensor:
+    return torch.zeros_like(weight) if weight.grad is None else weight.grad.detach().clone()
 
 
 @dataclass(frozen=True)

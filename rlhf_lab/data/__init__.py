@@ -67,6 +67,12 @@ def load_data(name_or_folder: str | Path) -> CourseData:
     return _load(name, Path(name), None)
 
 
+def toy_rows(file: str) -> list[dict]:
+    """The rows of a file of the toy corpus, with all their columns; `file` is one of `FILES`."""
+    kind, _, _ = file.partition("_")
+    return _checked_rows(TOY_FOLDER / f"{file}.jsonl", COLUMNS[kind])
+
+
 def length_only_accuracy(pairs: Iterable[Mapping]) -> float:
     """Accuracy of guessing by length: the better of "longer wins" and "shorter wins"; ties count half."""
     longer, total = 0.0, 0
