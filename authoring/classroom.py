@@ -165,11 +165,12 @@ def _link_to_solution(folder: Path) -> None:
 
 def unexpected_marks(course: Course, assignment: str, pupils: Sequence[Pupil]) -> list[str]:
     """One line for each mark of the gradebook that is not what the class was made for."""
-    from grader_tests.course.grade import read_grades
+    from grader_tests.course.gradebook import read_marks
 
     lines = []
     for pupil in pupils:
-        grades = read_grades(course, assignment, pupil.name)
+        marks = read_marks(course, assignment, pupil.name)
+        grades = marks.grades if marks else {}
         for exercise, points in course.assignment(assignment).exercises.items():
             score = grades[exercise].auto if exercise in grades else None
             expected = pupil.mark(exercise)

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 STAGES = ("sft", "reward_model", "ppo")  # in their order; the taught modules have the same names
 STUB_PACKAGE = "rlhf_exercises"  # what a student edits
+MODULE_BYTES = 1 << 20  # of a student's module, at most; the largest solution has 20 kB
+NOTEBOOK_BYTES = 1 << 26  # of a student's notebook with its outputs, at most
 
 
 def _setting(default, help: str):

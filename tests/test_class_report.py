@@ -1,17 +1,20 @@
 """The report on a class: counts, the mistakes by name, what to talk about, and a page that is one file."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
+from grader_tests.course.exam import Exam
 from grader_tests.course.paths import Assignment, Course
 from grader_tests.course.report import CLASSES, report, summarise
 from grader_tests.verdict import ExerciseVerdict, SubmissionVerdict
-from rlhf_lab.course import exercises
+from rlhf_lab.course import select
 from rlhf_lab.errors import LabError
 from rlhf_lab.runs import read_json
 
-POINTS = {name: float(e.points) for name, e in exercises().items() if e.notebook == "03_ppo"}
+POINTS = {exercise.name: float(exercise.points) for exercise in select("03_ppo")}
+SEED = 7
 # Of each exercise the mistakes and how many of twelve students made each; points are lost in halves and wholes.
 MISTAKES = {
     "PolicyWithValueHead": {"The last layer of the value head does not start at zero.": 2},
@@ -38,8 +41,8 @@ MISTAKES = {
 }
 
 
-def verdict_of(student: int) -> SubmissionVerdict:
-    """The verdict of one of the twelve: whose turn it is makes the mistake."""
+def verdict_of(student: int, **changes) -> SubmissionVerdict:
+    """The verdict of one of the twelve, of today's hidden tests: whose turn it is makes the mistake."""
     verdicts = {}
     for offset, (name, points) in enumerate(POINTS.items()):
         turns = [mistake for mistake, count in MISTAKES[name].items() for _ in range(count)]
@@ -50,15 +53,24 @@ def verdict_of(student: int) -> SubmissionVerdict:
         score = 0.0 if "not written" in turns[turn] or turn % 2 else points / 2
         verdicts[name] = ExerciseVerdict(name, score, points, (turns[turn], "One more sentence."))
     remarks = ("03_ppo (1).ipynb was recognised as 03_ppo by its cells.",) if student == 3 else ()
-    return SubmissionVerdict(
-        "03_ppo", f"student-{student:02}", verdicts, remarks, "bubblewrap", "exam-1", "", 1.0
+    made = SubmissionVerdict(
+        "03_ppo",
+        f"student-{student:02}",
+        verdicts,
+        remarks,
+        "bubblewrap",
+        Exam(seed=SEED).fingerprint(),
+        "",
+        1.0,
     )
+    return replace(made, **changes)
 
 
 @pytest.fixture
 def course(tmp_path):
     """A course in which twelve students have a verdict, one has none, and one has handed in another assignment only."""
     course = Course(tmp_path)
+    course.seed = SEED
     names = {"01_sft": {"masked_ce_loss": 5.0}, "03_ppo": POINTS}
     course.write_assignments(
         {
@@ -99,13 +111,49 @@ def test_who_has_handed_in_nothing_and_who_has_no_verdict(course):
     assert summarise(course, "03_ppo").ungraded == ("student-00", "waits")
 
 
+def test_what_is_no_folder_of_a_student_is_not_in_the_class(course):
+    (course.root / "submitted" / ".Trash" / "03_ppo").mkdir(parents=True)
+    (course.root / "submitted" / "link").symlink_to(course.submitted("03_ppo", "waits").parent)
+    content = summarise(course, "03_ppo")
+    assert (content.missing, content.ungraded) == (("elsewhere",), ("waits",))
+
+
+KEPT_APART = "Students' code was kept apart by: bubblewrap."
+
+
 def test_verdicts_of_different_tests_are_said(course):
-    assert summarise(course, "03_ppo").notes == ("Students' code was kept apart by: bubblewrap.",)
-    content = verdict_of(0).as_json() | {"exam": "exam-2", "confinement": "process limits"}
-    course.write_verdict(SubmissionVerdict.from_json(content))
+    assert summarise(course, "03_ppo").notes == (KEPT_APART,)
+    course.write_verdict(verdict_of(0, exam="older", confinement="process limits"))
     older, kept_apart = summarise(course, "03_ppo").notes
     assert older.startswith("1 verdicts come from another version of the hidden tests")
     assert kept_apart.endswith("bubblewrap, process limits.")
+
+
+def test_a_class_graded_wholly_with_older_tests_is_said(course):
+    for number in range(12):
+        course.write_verdict(verdict_of(number, exam="older"))
+    assert summarise(course, "03_ppo").notes == (
+        "12 verdicts come from another version of the hidden tests: grade again.",
+        KEPT_APART,
+    )
+
+
+def test_a_class_graded_without_the_training_tests_is_said(course):
+    for number in range(12):
+        course.write_verdict(verdict_of(number, exam=Exam(training=False, seed=SEED).fingerprint()))
+    assert summarise(course, "03_ppo").notes == (
+        "12 verdicts leave out the tests that train a model.",
+        KEPT_APART,
+    )
+
+
+def test_verdicts_in_the_points_of_an_earlier_release_are_said(course):
+    released = course.assignment("03_ppo")
+    course.write_assignments(
+        {**course.assignments, "03_ppo": replace(released, exercises=POINTS | {"compute_gae": 9.0})}
+    )
+    points, kept_apart = summarise(course, "03_ppo").notes
+    assert points == "12 verdicts are in points that the exercises had in an earlier release: grade again."
 
 
 def test_the_page_is_one_file_in_which_every_text_is_text(course):
@@ -125,8 +173,7 @@ def test_the_page_is_one_file_in_which_every_text_is_text(course):
 def test_a_class_in_which_everybody_is_right(course):
     right = {name: ExerciseVerdict(name, points, points) for name, points in POINTS.items()}
     for number in range(12):
-        content = verdict_of(number)
-        course.write_verdict(SubmissionVerdict(**{**content.__dict__, "exercises": right}))
+        course.write_verdict(verdict_of(number, exercises=right))
     content = summarise(course, "03_ppo")
     assert content.topics == () and content.median == content.max
     assert all(each.classes == dict.fromkeys(CLASSES, 0) | {"all": 12} for each in content.exercises)

@@ -82,7 +82,7 @@ def test_the_command_prints_lines_and_its_status_says_whether_points_would_be_lo
     assert main(["doctor", str(folder)]) == 1
     out = capsys.readouterr().out
     assert "problem  rlhf_exercises/sft.py            is missing: python -m rlhf_lab reset sft" in out
-    assert "1 problem would cost points." in out
+    assert "1 problem may cost points." in out
 
 
 def test_the_course_folder_has_all_notebooks(tmp_path, untried):
@@ -141,7 +141,7 @@ def test_what_is_no_notebook(folder, content, sentence):
 
 def test_a_notebook_that_is_too_large_or_no_file(folder, monkeypatch):
     path = folder / "01_sft.ipynb"
-    monkeypatch.setattr("rlhf_lab.doctor.notebook.MOST_BYTES", 100)
+    monkeypatch.setattr("rlhf_lab.doctor.notebook.NOTEBOOK_BYTES", 100)
     assert "clear its outputs" in found(examine_notebook("01_sft", path), "problem")
     path.rename(folder / "kept.ipynb")
     path.symlink_to(folder / "kept.ipynb")
@@ -185,7 +185,12 @@ CHECK, ANSWER = "train_sft", "why_mask_the_prompt"
                 lambda cell: cell.update(cell_type="code", outputs=[], execution_count=None, source="x = 1"),
             ),
             "warning",
-            f"cell {ANSWER}: it is a code cell and was a markdown cell",
+            f"cell {ANSWER}: it was a markdown cell: change it back",
+        ),
+        (
+            lambda cells: cells + [c | {"cell_type": "raw"} for c in cells if mark(c) == ANSWER],
+            "warning",
+            f"cell {ANSWER}: it was a markdown cell: change it back",
         ),
         (
             with_cell(CHECK, lambda cell: cell["metadata"]["nbgrader"].update(grade_id="mine")),
@@ -215,6 +220,12 @@ def test_changed_cells(folder, of_cells, status, sentence):
     findings = list(examine_notebook("01_sft", path))
     assert sentence in found(findings, status)
     assert "as they were released" not in found(findings, "ok")
+
+
+def test_a_mark_that_grading_does_not_go_by_may_change(folder):
+    path = folder / "01_sft.ipynb"
+    change(path, with_cell(CHECK, lambda cell: cell["metadata"]["nbgrader"].update(schema_version=1)))
+    assert "as they were released" in found(examine_notebook("01_sft", path), "ok")
 
 
 def test_answers_that_are_empty_and_that_are_written(folder):

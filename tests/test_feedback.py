@@ -1,5 +1,6 @@
 """The page that a student gets back: what is on it, and what never is."""
 
+import csv
 import os
 import re
 import shutil
@@ -9,11 +10,12 @@ import nbformat
 import pytest
 from nbgrader.api import Gradebook
 
+from grader_tests.course.export import export
 from grader_tests.course.feedback import build_page, feedback
-from grader_tests.course.grade import nbgrader_api
 from grader_tests.course.nbgrader_config import search_path
 from grader_tests.course.pages import LONGEST
 from grader_tests.course.paths import Assignment, Course
+from grader_tests.course.record import nbgrader_api
 from grader_tests.course.release import CONFIG
 from grader_tests.verdict import ExerciseVerdict, SubmissionVerdict
 from rlhf_lab.errors import LabError
@@ -170,6 +172,18 @@ def test_answers_with_points_and_comments_of_a_person(course):
     assert "1 answer still to be read by a person" in text
 
 
+@pytest.mark.parametrize(("penalty", "left"), [(3.0, 4.92), (100.0, 0.0)])
+def test_the_page_and_the_table_take_the_same_penalty_off(course, penalty, left):
+    with Gradebook(course.gradebook_url) as gradebook:
+        gradebook.find_submission_notebook(NAME, NAME, "ann").late_submission_penalty = penalty
+        gradebook.db.commit()
+    made = page(course)
+    assert (made.score, made.total, made.penalty) == (left, (left, 24.0), penalty)
+    with open(export(course.root), encoding="utf-8-sig", newline="") as file:
+        row = next(row for row in csv.DictReader(file) if row["student"] == "ann")
+    assert (float(row["total"]), float(row["late_penalty"])) == (left, penalty)
+
+
 def test_everything_that_somebody_wrote_is_text(course):
     hand_in(course, "ann", {"why_mask": f"{SCRIPT} [x](javascript:alert(1)) <img src=x onerror=alert(1)>"})
     grade_by_hand(course, "why_mask", 1, SCRIPT)
@@ -222,8 +236,10 @@ def test_who_has_no_page_is_said_and_the_others_have_theirs(course, capsys):
     run = feedback(course.root)
     assert run.status == 1 and list(run.written) == [(NAME, "ann")]
     assert f"no feedback for bob in {NAME}: " in capsys.readouterr().out
-    with pytest.raises(LabError, match="carol has been graded: no such verdict"):
+    with pytest.raises(LabError, match="^carol has no verdict$"):
         feedback(course.root, students=["carol"])
+    with pytest.raises(LabError, match="^carol, dan have no verdict$"):
+        feedback(course.root, students=["dan", "ann", "carol"])
     with pytest.raises(LabError, match="there is no assignment '02'"):
         feedback(course.root, "02")
 

@@ -16,7 +16,8 @@ import pytest
 from nbgrader.api import Gradebook
 
 from grader_tests.course.export import export
-from grader_tests.course.grade import grade, only_run, read_grades
+from grader_tests.course.grade import grade, only_run
+from grader_tests.course.gradebook import read_marks
 from grader_tests.course.regrade import regrade
 from grader_tests.course.workers import Fault, Workers
 from rlhf_lab.errors import LabError
@@ -44,7 +45,7 @@ def exam(tmp_path):
 
 
 def marks(course, student: str) -> dict[str, float | None]:
-    return {name: grade.auto for name, grade in read_grades(course, PPO, student).items()}
+    return {name: grade.auto for name, grade in read_marks(course, PPO, student).grades.items()}
 
 
 def states(run) -> dict[str, str]:
@@ -236,7 +237,7 @@ def test_a_regrade_says_whose_marks_change_and_keeps_what_a_person_wrote(course,
     assert (first.exercise, first.before, first.after) == ("PolicyWithValueHead", 0, 1)
     assert first.message == "The sign is wrong."
     assert "9 marks of 1 students changed." in capsys.readouterr().out
-    grades = read_grades(course, PPO, "ada")
+    grades = read_marks(course, PPO, "ada").grades
     assert grades["why_dropout_off"].manual == 1.5 and not grades["why_dropout_off"].waits
     with Gradebook(course.gradebook_url) as gradebook:
         assert gradebook.find_comment("why_dropout_off", PPO, PPO, "ada").comment == "Well said."
@@ -295,6 +296,16 @@ def test_the_table_has_every_point_and_no_formula(course, exam):
     assert "The notebook 03_ppo was not found" in ada["remarks"]
     assert ada["last_name"] == '\'=HYPERLINK("x")' and ada["email"] == "'-1+2" and zoe["last_name"] == "'@x"
     assert (zoe["state"], zoe["rollout"], zoe["total"]) == ("not handed in", "", "0.0")
+
+
+def test_a_damaged_verdict_leaves_the_table_of_the_class(course, exam):
+    for student in ("ada", "bob"):
+        hand_in(course, PPO, student, "# solved rollout")
+    grade(course.root, exam=exam)
+    course.verdict(PPO, "ada").write_text("{")
+    ada, bob = read_csv(export(course.root))
+    assert (ada["total"], bob["total"]) == ("6.0", "6.0")
+    assert (ada["remarks"], bob["remarks"]) == ("The verdict is damaged: grade again.", "")
 
 
 def test_nbgraders_own_export_works_with_both_exporters(course, exam, tmp_path):
@@ -367,7 +378,7 @@ def test_a_cluster_loses_a_worker_and_nothing_else(course, exam, cluster):
 
 def test_a_scheduler_that_is_not_there_is_named(course, exam, monkeypatch):
     pytest.importorskip("distributed", reason="Dask is not installed: pip install distributed")
-    monkeypatch.setattr("grader_tests.course.grade.SCHEDULER_ANSWERS", 1.0)
+    monkeypatch.setattr("grader_tests.course.cluster.SCHEDULER_ANSWERS", 1.0)
     hand_in(course, PPO, "ada")
     with pytest.raises(LabError, match="no Dask scheduler answers at 127.0.0.1:1"):
         grade(course.root, scheduler="127.0.0.1:1", exam=exam)

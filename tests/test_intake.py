@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from grader_tests.course.intake import handed_in, stage, staged, take_in
+from grader_tests.course.intake import handed_in, stage, take_in
 from tests.small_course import hand_in, make_course
 
 PPO, END = "03_ppo", "04_end_to_end"
@@ -280,6 +280,15 @@ def test_what_editors_and_systems_do_to_text_changes_nothing(course, folder):
     assert taken(course) == plain
 
 
+def test_what_is_too_large_together_is_not_said_to_be_too_large_alone(course, folder, monkeypatch):
+    monkeypatch.setattr("grader_tests.course.intake.MAX_TOTAL", 3 << 20)
+    for name in ("first", "second"):
+        (folder / f"{name}.ipynb").write_bytes(b"x" * (2 << 20))
+    remarks = taken(course).remarks
+    assert any(remark.startswith("first.ipynb is no notebook") for remark in remarks)
+    assert "second.ipynb is beyond the 3 MB that all files may have together: it was not taken." in remarks
+
+
 def test_a_helper_module_of_the_students_is_kept(course, folder):
     write("rlhf_exercises/helper.py", b"y = 2\n")(folder)
     assert taken(course).files["helper.py"] == b"y = 2\n" and taken(course).remarks == ()
@@ -371,7 +380,7 @@ def test_the_staged_copy_is_clean(course, folder):
     (folder / "link").symlink_to("/etc/hostname")
     rename_notebook("03_ppo (1).ipynb")(folder)
     stage(course, taken(course))
-    copy = staged(course, PPO, "ada")
+    copy = course.clean_copy(PPO, "ada")
     assert sorted(path.name for path in copy.iterdir()) == [f"{PPO}.ipynb", "rlhf_exercises", "timestamp.txt"]
     assert not any(path.is_symlink() for path in copy.rglob("*"))
 

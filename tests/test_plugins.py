@@ -23,7 +23,7 @@ from grader_tests.course.nbgrader_config import configure
 from grader_tests.course.paths import Course
 from grader_tests.course.release import release
 from grader_tests.verdict import ExerciseVerdict, SubmissionVerdict
-from rlhf_lab.course import exercises
+from tests.small_course import FakeExaminer
 
 ASSIGNMENT, STUDENT, NOTEBOOK = "04_end_to_end", "alice", "04_end_to_end"
 SCORES = {"train_ppo": 3.25, "clinic": 2.5, "reward_hacking": None, "negative_kl": 0.0}
@@ -31,19 +31,10 @@ ANSWER = "It **rises** while the judge falls: $r<0$."
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 
 
-class Examiner:
-    """Takes an exercise for right when its stub is gone."""
-
-    def examine(self, files, names):
-        points = {name: float(exercises()[name].points) for name in names}
-        blank = {name: f"write {name} in ".encode() in files[exercises()[name].file] for name in names}
-        return {n: ExerciseVerdict(n, 0.0 if blank[n] else points[n], points[n]) for n in points}
-
-
 @pytest.fixture(scope="module")
 def course(tmp_path_factory) -> Course:
     root = tmp_path_factory.mktemp("class") / "course"
-    release(Course(root), Examiner(), [ASSIGNMENT])
+    release(Course(root), FakeExaminer(), [ASSIGNMENT])
     return Course(root)
 
 
@@ -106,7 +97,7 @@ def untouched(notebook):
     pass
 
 
-def test_cells_deleted(notebook):
+def checks_deleted(notebook):
     notebook.cells = [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("solution", True)]
 
 
@@ -187,11 +178,10 @@ def cells_moved(notebook):
 
 
 SPOILERS = [
-    untouched, test_cells_deleted, all_marks_stripped, marks_and_ids_stripped, nothing_but_the_answers_left,
+    untouched, checks_deleted, all_marks_stripped, marks_and_ids_stripped, nothing_but_the_answers_left,
     grade_cell_copied, answer_copied_before_it_was_written, answer_split, marks_exchanged, points_raised, unknown_cells,
     old_schema, retyped, locked_cell_edited, results_forged, cells_moved,
 ]  # fmt: skip
-test_cells_deleted.__test__ = False
 
 
 @pytest.mark.parametrize("spoil", SPOILERS, ids=lambda spoil: spoil.__name__)
@@ -211,8 +201,7 @@ def test_the_scores_are_the_verdict_whatever_became_of_the_cells(course, submiss
 def test_what_became_of_the_cells_is_said_where_it_matters(course, submission, spoil):
     spoil(submission)
     _, remarks = restore(submission, released(course))
-    silent = (answer_split, results_forged, cells_moved, old_schema)
-    assert bool(remarks) == (spoil not in silent) or spoil is answer_split
+    assert bool(remarks) == (spoil not in (results_forged, cells_moved, old_schema))
     assert all(remark.endswith(".") for remark in remarks)
 
 

@@ -14,42 +14,26 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbgrader.api import Gradebook
+from traitlets.config import Config
 
 from grader_tests.course import release as releasing
 from grader_tests.course.bundle import write_zip
 from grader_tests.course.drafts import Draft, choose, stage_names
 from grader_tests.course.leaks import leaks
+from grader_tests.course.nbgrader_config import configure
 from grader_tests.course.paths import Course
 from grader_tests.course.release import release
-from grader_tests.verdict import ExerciseVerdict
 from rlhf_lab.course import exercises
 from rlhf_lab.errors import LabError
+from tests.small_course import FakeExaminer
 
 STAGE = "03_ppo"
-
-
-class Examiner:
-    """Takes an exercise for right when its stub is gone; `instead` has other scores of solved and of blank ones."""
-
-    def __init__(self, solved=None, blank=None):
-        self.instead = solved or {}, blank or {}
-
-    def examine(self, files, names):
-        verdicts = {}
-        for name in names:
-            exercise = exercises()[name]
-            blank = f"write {name} in ".encode() in files[exercise.file]
-            score = self.instead[blank].get(name, 0 if blank else exercise.points)
-            verdicts[name] = ExerciseVerdict(
-                name, float(score), float(exercise.points), ("The mask is lost.",)
-            )
-        return verdicts
 
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory) -> Course:
     root = tmp_path_factory.mktemp("class") / "course"
-    release(Course(root), Examiner(), [STAGE])
+    release(Course(root), FakeExaminer(), [STAGE])
     return Course(root)
 
 
@@ -63,6 +47,26 @@ def submit(course: Course) -> None:
     with Gradebook(course.gradebook_url) as gradebook:
         gradebook.update_or_create_student("alice")
         gradebook.update_or_create_submission(STAGE, "alice")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"format": 1}',
+        '{"format": 1, "assignments": []}',
+        '{"format": 1, "assignments": {"a": {}}}',
+    ],
+)
+def test_a_damaged_description_is_one_sentence_and_no_trouble_to_nbgrader(tmp_path, content, caplog):
+    course = Course(tmp_path)
+    course.description.write_text(content)
+    with pytest.raises(LabError, match="changed or damaged"):
+        _ = course.assignments
+    config = Config()
+    configure(config, tmp_path)
+    assert config.Autograde.exclude_overwriting == {} and "changed or damaged" in caplog.text
 
 
 # --- assignments --------------------------------------------------------------------------------------
@@ -185,7 +189,7 @@ def test_again_is_the_same_and_other_assignments_stay(course):
     before = contents(course.root)
     other = course.assignment(STAGE)
     course.write_assignments({STAGE: other, "rlhf": other})
-    release(course, Examiner(), [STAGE])
+    release(course, FakeExaminer(), [STAGE])
     after = contents(course.root)
     changed = {name for name in before | after if before.get(name) != after.get(name)}
     assert changed <= {"course.json", "gradebook.db"}
@@ -196,7 +200,7 @@ def test_again_is_the_same_and_other_assignments_stay(course):
 def test_what_the_instructor_set_in_the_configuration_stays(course):
     with open(course.config_file, "a") as file:
         file.write("\nget_config().CourseDirectory.course_id = 'spring'\n")
-    release(course, Examiner(), [STAGE])
+    release(course, FakeExaminer(), [STAGE])
     assert "spring" in course.config_file.read_text()
 
 
@@ -207,10 +211,10 @@ def test_what_the_instructor_set_in_the_configuration_stays(course):
     ("examiner", "sentence"),
     [
         (
-            Examiner(solved={"compute_gae": 7.5}),
+            FakeExaminer(solved={"compute_gae": 7.5}),
             "the solution of compute_gae gets 7.5 of 8 points. The mask is lost.",
         ),
-        (Examiner(blank={"compute_gae": 0.5}), "compute_gae gets 0.5 points when nothing is written"),
+        (FakeExaminer(blank={"compute_gae": 0.5}), "compute_gae gets 0.5 points when nothing is written"),
     ],
 )
 def test_marks_that_are_wrong_are_refused_and_nothing_is_written(course, tmp_path, examiner, sentence):
@@ -254,7 +258,7 @@ def test_what_would_give_something_away_is_refused(course, monkeypatch, name, te
     monkeypatch.setattr(releasing, "bundle_files", careless)
     before = contents(course.root)
     with pytest.raises(LabError, match=f"give away what is hidden: {name} holds"):
-        release(course, Examiner(), [STAGE])
+        release(course, FakeExaminer(), [STAGE])
     assert contents(course.root) == before
 
 
@@ -268,7 +272,7 @@ def test_a_model_answer_in_a_notebook_is_found():
 
 def test_cells_must_not_come_and_go_once_there_are_submissions(course, monkeypatch):
     submit(course)
-    release(course, Examiner(), [STAGE])  # no cell has changed
+    release(course, FakeExaminer(), [STAGE])  # no cell has changed
     before = contents(course.root)
     instructor_notebook = releasing.instructor_notebook
 
@@ -282,17 +286,17 @@ def test_cells_must_not_come_and_go_once_there_are_submissions(course, monkeypat
     with pytest.raises(
         LabError, match=r"03_ppo has submissions, and cells were added or removed \(why_dropout_off\)"
     ):
-        release(course, Examiner(), [STAGE])
+        release(course, FakeExaminer(), [STAGE])
     assert contents(course.root) == before
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(LabError, match="is no course and not empty"):
-        release(Course(tmp_path), Examiner(), [STAGE])
+        release(Course(tmp_path), FakeExaminer(), [STAGE])
     (tmp_path / "nbgrader_config.py").write_text("c = get_config()\n")
     with pytest.raises(LabError, match="is not this grader's"):
-        release(Course(tmp_path), Examiner(), [STAGE])
+        release(Course(tmp_path), FakeExaminer(), [STAGE])
     assert len(list(tmp_path.iterdir())) == 2
 
 

@@ -5,10 +5,12 @@ import re
 import zipfile
 from pathlib import Path
 
+from rlhf_lab import clinic
 from rlhf_lab.course import exercises
 from rlhf_lab.settings import STUB_PACKAGE
 
-from .drafts import WELCOME, Draft
+from .drafts import Draft
+from .paths import WELCOME
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 FILES = ("LICENSE", "constraints.txt", "environment.yml", "pyproject.toml")
@@ -91,9 +93,9 @@ def _readme(draft: Draft) -> str:
         for e in exercises().values()
         if e.name in assignment.exercises
     ]
-    if "clinic" in assignment.exercises:
-        notebook = assignment.notebook_of("clinic")
-        rows.append(f"| | clinic | `{notebook}.ipynb` | | {assignment.exercises['clinic']} |")
+    if clinic.NAME in assignment.exercises:
+        notebook = assignment.notebook_of(clinic.NAME)
+        rows.append(f"| | {clinic.NAME} | `{notebook}.ipynb` | | {assignment.exercises[clinic.NAME]} |")
     questions = sum(assignment.questions.values())
     notebooks = ", ".join(f"`{name}.ipynb`" for name in draft.notebooks if name != WELCOME)
     handed_in = [f"{name}.ipynb" for name in draft.notebooks if name != WELCOME]

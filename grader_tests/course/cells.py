@@ -13,6 +13,16 @@ from difflib import SequenceMatcher
 import nbformat
 from nbformat import NotebookNode
 
+from rlhf_lab.doctor.cells import MARKS, MISSING, TEXT, TWICE, TYPE, is_same_text, mark_of, oddities
+
+SENTENCES = {
+    MISSING: "The cell {name} was missing: the released one stands in its place.",
+    TWICE: "The cell {name} was there {times} times: what was written was put together.",
+    TYPE: "The cell {name} was of another type: its text was taken.",
+    MARKS: "The marks of the cell {name} were changed: the released ones count.",
+    TEXT: "The cell {name}, which is not to be edited, was changed: the released one counts.",
+}
+
 
 def restore(submitted: NotebookNode, released: NotebookNode) -> tuple[NotebookNode, list[str]]:
     """The submission as a notebook with the released one's marks, and a sentence for each thing that was odd.
@@ -25,12 +35,6 @@ def restore(submitted: NotebookNode, released: NotebookNode) -> tuple[NotebookNo
     for place, cell in enumerate(released.cells):
         restored.cells += [_put_together(cell, places.found[place]), *places.extras(place)]
     return restored, _remarks(submitted.cells, released.cells, places)
-
-
-def mark_of(cell: NotebookNode) -> dict:
-    """What nbgrader knows of a cell; empty where there is nothing usable."""
-    mark = cell.metadata.get("nbgrader")
-    return mark if isinstance(mark, dict) and isinstance(mark.get("grade_id"), str) else {}
 
 
 def is_written(cell: NotebookNode) -> bool:
@@ -121,7 +125,7 @@ def _put_together(released: NotebookNode, found: list[NotebookNode]) -> Notebook
         return cell
     if is_written(released):
         cell.source = _written(released, found)
-    elif not mark_of(released) and not _same(found[-1].source, released.source):
+    elif not mark_of(released) and not is_same_text(found[-1].source, released.source):
         return _plain(found[-1], released.id)  # an experiment with the course's own cell
     if cell.cell_type == "code":
         cell.outputs = _outputs(found[-1])
@@ -129,13 +133,9 @@ def _put_together(released: NotebookNode, found: list[NotebookNode]) -> Notebook
 
 
 def _written(released: NotebookNode, found: list[NotebookNode]) -> str:
-    texts = dict.fromkeys(cell.source for cell in found if not _same(cell.source, released.source))
+    texts = dict.fromkeys(cell.source for cell in found if not is_same_text(cell.source, released.source))
     # the pieces of a split cell are joined as they were; in Markdown a blank line keeps two texts apart
     return ("\n" if released.cell_type == "code" else "\n\n").join(texts) or released.source
-
-
-def _same(text: str, other: str) -> bool:
-    return text.strip() == other.strip()
 
 
 def _plain(cell: NotebookNode, cell_id: str) -> NotebookNode:
@@ -165,30 +165,15 @@ def _remarks(submitted: list[NotebookNode], released: list[NotebookNode], places
     for place, cell in enumerate(released):
         if not (mark := mark_of(cell)):
             continue
-        found, name = places.found[place], mark["grade_id"]
-        if not found:
-            remarks.append(f"The cell {name} was missing: the released one stands in its place.")
-            continue
-        if len(found) > 1:
-            remarks.append(
-                f"The cell {name} was there {len(found)} times: what was written was put together."
-            )
-        if any(other.cell_type != cell.cell_type for other in found):
-            remarks.append(f"The cell {name} was of another type: its text was taken.")
-        if any(_changed(mark_of(other), mark) for other in found):
-            remarks.append(f"The marks of the cell {name} were changed: the released ones count.")
-        if not is_written(cell) and any(not _same(other.source, cell.source) for other in found):
-            remarks.append(
-                f"The cell {name}, which is not to be edited, was changed: the released one counts."
-            )
+        found = places.found[place]
+        as_released = {**mark, "cell_type": cell.cell_type, "source": cell.source}
+        remarks += [
+            SENTENCES[oddity].format(name=mark["grade_id"], times=len(found))
+            for oddity in oddities(as_released, found)
+        ]
     known = {mark["grade_id"] for cell in released if (mark := mark_of(cell))}
     unknown = {mark["grade_id"] for cell in submitted if (mark := mark_of(cell))} - known
     if unknown:
         names = ", ".join(ascii(name)[:40] for name in sorted(unknown)[:5])
         remarks.append(f"Cells with marks that the assignment does not have ({names}) are plain cells now.")
     return remarks
-
-
-def _changed(mark: dict, released: dict) -> bool:
-    keys = ("grade", "solution", "locked", "points")
-    return bool(mark) and any(mark.get(key) != released.get(key) for key in keys)

@@ -9,15 +9,14 @@ from nbformat import NotebookNode
 
 from authoring.notebooks import instructor_notebook, notebook_names, student_notebook, to_text
 from authoring.stubs import BEGIN, END, stub_files
-from rlhf_lab.course import exercises
+from rlhf_lab.course import exercises, select
 from rlhf_lab.errors import LabError
 from rlhf_lab.settings import STUB_PACKAGE
 
 from .leaks import LONG
-from .paths import Assignment
+from .paths import WELCOME, Assignment
 
 WHOLE = "rlhf"  # the assignment that is the whole course
-WELCOME = "00_welcome"
 
 BOX = re.compile(rf"\.\./{STUB_PACKAGE}/(\w+\.py)#line=\d+\), `(\w+)`")  # the link in the box of an exercise
 LINK = re.compile(r"\[([^\]]*)\]\((?:\.\./)?([^)]+)\)")
@@ -138,10 +137,9 @@ def choose(stages: Sequence[str] | None, whole: bool) -> list[Draft]:
 
 def _stage(name: str, names: list[str]) -> Draft:
     later = names[names.index(name) + 1 :]
-    table = exercises().values()
     return Draft(
         name,
         (name,),
-        frozenset(exercise.name for exercise in table if exercise.notebook == name),
-        frozenset(exercise.name for exercise in table if exercise.notebook in later),
+        frozenset(exercise.name for exercise in select(name)),
+        frozenset(exercise.name for each in later for exercise in select(each)),
     )

@@ -8,14 +8,16 @@ The points are the gradebook's, what a person has changed or added included; the
 
 import csv
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 
-from nbgrader.api import Grade, Gradebook, MissingEntry
+from nbgrader.api import Gradebook
 from nbgrader.plugins import ExportPlugin
 
+from rlhf_lab.errors import LabError
 from rlhf_lab.runs import write_bytes
 
+from .gradebook import Marks, Person, all_marks, people
 from .paths import Assignment, Course
 
 PERSON = ("student", "last_name", "first_name", "email", "assignment", "state", "handed_in")
@@ -32,9 +34,7 @@ def export(course_dir: Path | str, to: Path | None = None) -> Path:
     """
     course = Course(course_dir)
     path = to or course.root / "grades.csv"
-    _ = course.assignments  # says that there is no course before nbgrader makes an empty gradebook
-    with Gradebook(course.gradebook_url) as gradebook:
-        write_bytes(path, _as_csv(_rows(course, gradebook)))
+    write_bytes(path, _as_csv(_rows(course)))
     return path
 
 
@@ -43,29 +43,29 @@ class ExerciseExport(ExportPlugin):
 
     def export(self, gradebook: Gradebook) -> None:
         course = Course(self.parent.coursedir.root)
-        rows = _rows(course, gradebook, set(map(str, self.student)), set(map(str, self.assignment)))
+        rows = _rows(course, set(map(str, self.student)), set(map(str, self.assignment)))
         write_bytes(Path(self.to or "grades.csv"), _as_csv(rows))
 
 
-def _rows(
-    course: Course, gradebook: Gradebook, students: Collection[str] = (), assignments: Collection[str] = ()
-) -> list[dict]:
+def _rows(course: Course, students: Collection[str] = (), assignments: Collection[str] = ()) -> list[dict]:
     """A row for each student that the gradebook knows and each assignment; all of them where none are named."""
-    return [
-        _row(course, gradebook, assignment, student)
-        for assignment in course.assignments.values()
-        if not assignments or assignment.name in assignments
-        for student in sorted(gradebook.students, key=lambda student: student.id)
-        if not students or student.id in students
-    ]
+    rows, known = [], people(course)
+    for assignment in course.assignments.values():
+        if assignments and assignment.name not in assignments:
+            continue
+        marks = all_marks(course, assignment.name)
+        for person in known:
+            if not students or person.name in students:
+                rows.append(_row(course, assignment, person, marks.get(person.name)))
+    return rows
 
 
-def _row(course: Course, gradebook: Gradebook, assignment: Assignment, student) -> dict:
+def _row(course: Course, assignment: Assignment, person: Person, marks: Marks | None) -> dict:
     row = {
-        "student": student.id,
-        "last_name": student.last_name or "",
-        "first_name": student.first_name or "",
-        "email": student.email or "",
+        "student": person.name,
+        "last_name": person.last_name,
+        "first_name": person.first_name,
+        "email": person.email,
         "assignment": assignment.name,
         "state": "not handed in",
         "handed_in": "",
@@ -74,31 +74,34 @@ def _row(course: Course, gradebook: Gradebook, assignment: Assignment, student) 
         "max": float(assignment.max),
         "remarks": "",
     }
-    try:
-        submission = gradebook.find_submission(assignment.name, student.id)
-    except MissingEntry:
+    if marks is None:
         return row
-    grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
     row |= {
-        grade.name: float(grade.score)
-        for grade in grades
-        if (grade.auto_score, grade.manual_score) != (None, None)
+        name: grade.score
+        for name, grade in marks.grades.items()
+        if (grade.auto, grade.manual) != (None, None)
     }
-    verdict = course.read_verdict(assignment.name, student.id)
-    penalty = float(submission.late_submission_penalty or 0.0)
     return row | {
-        "state": _state(assignment, grades),
-        "handed_in": str(submission.timestamp or ""),
-        "late_penalty": penalty,
-        "total": round(max(0.0, float(submission.score) - penalty), 2),
-        "remarks": " ".join(verdict.remarks) if verdict else "",
+        "state": _state(assignment, marks),
+        "handed_in": str(marks.handed_in or ""),
+        "late_penalty": marks.penalty,
+        "total": marks.total,
+        "remarks": _remarks(course, assignment.name, person.name),
     }
 
 
-def _state(assignment: Assignment, grades: Sequence[Grade]) -> str:
-    if any(grade.auto_score is None for grade in grades if grade.name in assignment.exercises):
+def _state(assignment: Assignment, marks: Marks) -> str:
+    if any(grade.auto is None for name, grade in marks.grades.items() if name in assignment.exercises):
         return "not graded"
-    return "waits for a person" if any(grade.needs_manual_grade for grade in grades) else "graded"
+    return "waits for a person" if marks.waiting else "graded"
+
+
+def _remarks(course: Course, assignment: str, student: str) -> str:
+    try:
+        verdict = course.read_verdict(assignment, student)
+    except LabError:
+        return "The verdict is damaged: grade again."
+    return " ".join(verdict.remarks) if verdict else ""
 
 
 def _as_csv(rows: list[dict]) -> bytes:

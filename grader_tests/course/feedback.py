@@ -8,7 +8,7 @@ page, through `FeedbackExporter`.
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,22 +17,22 @@ import nbformat
 from markupsafe import Markup
 from nbconvert.exporters import Exporter
 from nbformat import NotebookNode
-from nbgrader.api import Gradebook, MissingEntry
 from traitlets import default
 
+from rlhf_lab import clinic
 from rlhf_lab.course import exercises
+from rlhf_lab.doctor.cells import mark_of
 from rlhf_lab.errors import LabError
 from rlhf_lab.runs import write_bytes
 from rlhf_lab.settings import STUB_PACKAGE
 from rlhf_lab.source_text import text_of
 
 from ..verdict import ExerciseVerdict
-from .cells import mark_of
 from .defuse import NO_TAG
+from .gradebook import NotebookMarks, read_marks
 from .pages import LONGEST, python_html, render
 from .paths import Assignment, Course
 
-CLINIC, DIAGNOSES = "clinic", "diagnoses"  # the exercise, and the cell that it is written in
 QUESTION = re.compile(r"\*\*Question(?: \d+)?\.\*\*")  # how one begins in the cell in front of its answer
 WRAPPED = re.compile(r"(?<!\n)\n(?![\n*\d-])")  # a line end inside a paragraph
 BOXED = re.compile(r"(`{3,})\n(.*)\n\1", re.DOTALL)  # what `defuse.as_typed` makes of a text
@@ -81,7 +81,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Page:
-    """Everything that a page says. `score` and `of` are the notebook's points, `total` is the assignment's."""
+    """Everything that a page says. `score` and `of` are the notebook's points, `total` is the assignment's.
+
+    In `score` and in `total` the penalty for coming late is taken off; `penalty` is the notebook's.
+    """
 
     assignment: str
     notebook: str
@@ -91,11 +94,8 @@ class Page:
     comments: dict[str, str]
     remarks: tuple[str, ...]
     penalty: float
+    score: float
     total: tuple[float, float]
-
-    @property
-    def score(self) -> float:
-        return sum(part.score for part in (*self.exercises, *self.answers)) - self.penalty
 
     @property
     def of(self) -> float:
@@ -107,7 +107,7 @@ class Page:
 
 
 @dataclass(frozen=True)
-class Run:
+class FeedbackRun:
     """What was written, and of whom there is no page, with the reason; both by assignment and student."""
 
     written: dict[tuple[str, str], list[Path]]
@@ -121,7 +121,7 @@ class Run:
 
 def feedback(
     course_dir: Path | str, assignment: str | None = None, students: Sequence[str] | None = None
-) -> Run:
+) -> FeedbackRun:
     """Write the pages of everybody who has been graded, and print a line for those who have no page.
 
     Args:
@@ -135,11 +135,11 @@ def feedback(
     names = [course.assignment(assignment).name] if assignment else list(course.assignments)
     graded = [(name, student) for name in names for student in _graded(course, name)]
     chosen = [(name, student) for name, student in graded if students is None or student in students]
-    unknown = set(students or ()) - {student for _, student in chosen}
-    if unknown or not chosen:
-        who = ", ".join(sorted(unknown)) or "nobody"
-        raise LabError(f"{who} has been graded{' yet' if not unknown else ': no such verdict'}")
-    run = Run({}, {})
+    if unknown := sorted(set(students or ()) - {student for _, student in chosen}):
+        raise LabError(f"{', '.join(unknown)} {'have' if unknown[1:] else 'has'} no verdict")
+    if not chosen:
+        raise LabError("nobody has been graded yet")
+    run = FeedbackRun({}, {})
     for name, student in chosen:
         try:
             run.written[name, student] = _write(course, course.assignment(name), student)
@@ -209,63 +209,36 @@ def build_page(course: Course, assignment: Assignment, student: str, notebook: s
         verdict = None
     if verdict is None:
         raise LabError(f"{assignment.name} of {student} has not been graded: python -m grader_tests grade")
-    rows = _gradebook_rows(course, assignment.name, student, notebook)
+    marks = read_marks(course, assignment.name, student)
+    if marks is None or notebook not in marks.notebooks:
+        raise LabError(
+            f"the gradebook does not know {assignment.name} of {student}: python -m grader_tests grade"
+        )
+    mine = marks.notebooks[notebook]
     here = assignment.cells[notebook]
-    comments = dict(rows.comments)
-    answers = list(_answers(course, assignment, notebook, cells, rows, comments))
+    answers = list(_answers(course, assignment, notebook, cells, mine))
     return Page(
         assignment=assignment.name,
         notebook=notebook,
         student=student,
         exercises=[
-            _part(exercise, rows.scores[name], _source(name, graded / STUB_PACKAGE, cells))
+            _part(exercise, mine.grades[name].score, _source(name, graded / STUB_PACKAGE, cells))
             for name, exercise in verdict.exercises.items()
             if name in here
         ],
         answers=answers,
-        comments=comments,
+        comments={name: text for name, text in mine.comments.items() if name not in assignment.questions},
         remarks=verdict.remarks,
-        penalty=rows.penalty,
-        total=rows.total,
+        penalty=mine.penalty,
+        score=mine.total,
+        total=(marks.total, assignment.max),
     )
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """What the gradebook says about one notebook of one student; `scores`, `waits` and `comments` by grade id."""
-
-    scores: Mapping[str, float]
-    waits: Mapping[str, bool]
-    comments: Mapping[str, str]
-    penalty: float
-    total: tuple[float, float]
-
-
-def _gradebook_rows(course: Course, assignment: str, student: str, notebook: str) -> _Rows:
-    with Gradebook(course.gradebook_url) as gradebook:
-        try:
-            submission = gradebook.find_submission(assignment, student)
-            rows = gradebook.find_submission_notebook(notebook, assignment, student)
-        except MissingEntry:
-            raise LabError(
-                f"the gradebook does not know {assignment} of {student}: python -m grader_tests grade"
-            ) from None
-        late = sum(each.late_submission_penalty or 0 for each in submission.notebooks)
-        return _Rows(
-            scores={grade.name: grade.score for grade in rows.grades},
-            waits={grade.name: grade.needs_manual_grade for grade in rows.grades},
-            comments={
-                row.name: text for row in rows.comments if (text := (row.manual_comment or "").strip())
-            },
-            penalty=rows.late_submission_penalty or 0,
-            total=(submission.score - late, submission.max_score),
-        )
 
 
 def _part(verdict: ExerciseVerdict, score: float, source: str | None) -> Part:
     exercise = exercises().get(verdict.name)
     return Part(
-        title=f"{exercise.number} {verdict.name}" if exercise else f"4 {verdict.name}",
+        title=f"{exercise.number} {verdict.name}" if exercise else f"{clinic.NUMBER} {verdict.name}",
         score=score,
         of=verdict.max,
         tested=verdict.score,
@@ -276,8 +249,8 @@ def _part(verdict: ExerciseVerdict, score: float, source: str | None) -> Part:
 
 def _source(name: str, package: Path, cells: Sequence[NotebookNode]) -> str | None:
     """What the student wrote for an exercise: the function or class, or the cell with the diagnoses."""
-    if name == CLINIC:
-        return next((cell.source for cell in cells if mark_of(cell).get("grade_id") == DIAGNOSES), None)
+    if name == clinic.NAME:
+        return next((cell.source for cell in cells if mark_of(cell).get("grade_id") == clinic.ANSWERS), None)
     try:
         return text_of(package / exercises()[name].file, name)
     except LabError:
@@ -289,10 +262,9 @@ def _answers(
     assignment: Assignment,
     notebook: str,
     cells: Sequence[NotebookNode],
-    rows: _Rows,
-    comments: dict[str, str],
+    marks: NotebookMarks,
 ) -> Iterator[Answer]:
-    """The questions of a notebook, in its order; their comments are taken out of `comments`."""
+    """The questions of a notebook, in its order."""
     released = nbformat.read(course.release(assignment.name) / f"{notebook}.ipynb", as_version=4).cells
     before = {mark_of(cell).get("grade_id"): (earlier, cell) for earlier, cell in pairwise(released)}
     written = {mark_of(cell).get("grade_id"): cell.source for cell in cells}
@@ -304,10 +276,10 @@ def _answers(
         yield Answer(
             question=WRAPPED.sub(" ", QUESTION.split(question.source)[-1].strip()),
             text=None if text in ("", blank.source.strip()) else text[:LONGEST],
-            score=rows.scores[name],
+            score=marks.grades[name].score,
             of=assignment.questions[name],
-            waits=rows.waits[name],
-            comment=comments.pop(name, ""),
+            waits=marks.grades[name].waits,
+            comment=marks.comments.get(name, ""),
         )
 
 

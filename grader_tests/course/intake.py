@@ -23,22 +23,18 @@ from pathlib import Path, PurePosixPath
 import nbformat
 from nbformat import NotebookNode
 
+from rlhf_lab import clinic
 from rlhf_lab.clinic.answers import read_answers
+from rlhf_lab.doctor.cells import mark_of
 from rlhf_lab.errors import LabError
 from rlhf_lab.runs import replace_folder
-from rlhf_lab.settings import STAGES, STUB_PACKAGE
+from rlhf_lab.settings import MODULE_BYTES, NOTEBOOK_BYTES, STAGES, STUB_PACKAGE
 
-from .. import clinic
 from ..package import Unusable, read_file
-from .cells import mark_of, restore
-from .paths import Assignment, Course
+from .cells import restore
+from .paths import WELCOME, Assignment, Course
 
-WELCOME = "00_welcome"  # lies in every bundle, and asks for nothing
-DIAGNOSES = "diagnoses"  # grade id of the cell that the clinic's answers are written in
-
-MAX_MODULE = 2**20  # bytes
-MAX_NOTEBOOK = 2**26
-MAX_TOTAL = 2**27
+MAX_TOTAL = 2**27  # bytes
 MAX_ENTRIES = 2000  # files and folders that are looked at
 MAX_DEPTH = 6  # folders inside each other
 MAX_REMARKS = 30
@@ -118,32 +114,27 @@ def take_in(course: Course, assignment_name: str, student: str) -> Submission:
     """
     assignment = course.assignment(assignment_name)
     folder = course.submitted(assignment_name, student)
-    remarks: list[str] = []
-    if folder.parent.is_symlink() or folder.is_symlink() or not folder.is_dir():
-        paths = []
-        remarks.append("The submission is a link or a single file, no folder: nothing was taken.")
-    else:
-        paths = _look_through(folder, remarks)
-        if not paths:
-            remarks.append("Nothing was handed in that could be taken.")
+    paths, of_paths = _paths(folder)
     reader = _Reader(folder)
-    files, missing = _package(course, assignment, reader, paths, remarks)
-    notebooks = _notebooks(course, assignment, reader, paths, remarks)
-    answers = _answers(assignment, notebooks, remarks)
+    files, missing, of_files = _package(course, assignment, reader, paths)
+    notebooks, of_notebooks = _notebooks(course, assignment, reader, paths)
+    answers, of_answers = _answers(assignment, notebooks)
+    timestamp, of_timestamp = _timestamp(reader, paths)
+    remarks = [*of_paths, *of_files, *of_notebooks, *of_answers, *of_timestamp]
     content = {
         "files": files,
         "missing": missing,
         "notebooks": {name: nbformat.writes(notebook) for name, notebook in notebooks.items()},
         "answers": answers,
-        "timestamp": _timestamp(reader, paths, remarks),
+        "timestamp": timestamp,
         "remarks": tuple(_shortened(remarks)),
     }
     return Submission(assignment_name, student, **content, fingerprint=_fingerprint(assignment, content))
 
 
 def stage(course: Course, submission: Submission) -> None:
-    """Write the clean copy of a submission that nbgrader reads; see `staged`."""
-    with replace_folder(staged(course, submission.assignment, submission.student)) as folder:
+    """Write the clean copy of a submission, which is what nbgrader reads."""
+    with replace_folder(course.clean_copy(submission.assignment, submission.student)) as folder:
         for name, text in submission.notebooks.items():
             (folder / f"{name}.ipynb").write_text(text, encoding="utf-8")
         for name, content in submission.files.items():
@@ -154,17 +145,21 @@ def stage(course: Course, submission: Submission) -> None:
             (folder / "timestamp.txt").write_text(submission.timestamp, encoding="utf-8")
 
 
-def staged(course: Course, assignment: str, student: str) -> Path:
-    """Where the clean copy lies; the folder above the student's is nbgrader's `submitted_directory`."""
-    return course.scratch / "submitted" / student / assignment
+# What is there. Each of these functions returns what it has found, and remarks on it.
 
 
-# What is there
+def _paths(folder: Path) -> tuple[list[PurePosixPath], list[str]]:
+    """What there is to take in a submission's folder."""
+    if folder.parent.is_symlink() or folder.is_symlink() or not folder.is_dir():
+        return [], ["The submission is a link or a single file, no folder: nothing was taken."]
+    paths, remarks = _look_through(folder)
+    return paths, remarks if paths else [*remarks, "Nothing was handed in that could be taken."]
 
 
-def _look_through(folder: Path, remarks: list[str]) -> list[PurePosixPath]:
+def _look_through(folder: Path) -> tuple[list[PurePosixPath], list[str]]:
     """Paths of the regular files of interest inside `folder`, those near the top first."""
     found: list[PurePosixPath] = []
+    remarks: list[str] = []
     looked_at = 0
     queue = deque([PurePosixPath()])
     while queue:
@@ -180,7 +175,7 @@ def _look_through(folder: Path, remarks: list[str]) -> list[PurePosixPath]:
             looked_at += 1
             if looked_at > MAX_ENTRIES:
                 remarks.append(f"There are more than {MAX_ENTRIES} files: the rest was not looked at.")
-                return found
+                return found, remarks
             if entry.name in UNUSED or entry.name.startswith("."):
                 continue
             if entry.is_symlink():
@@ -200,7 +195,7 @@ def _look_through(folder: Path, remarks: list[str]) -> list[PurePosixPath]:
                 )
             else:
                 found.append(path)
-    return found
+    return found, remarks
 
 
 class _Reader:
@@ -212,9 +207,12 @@ class _Reader:
 
     def read(self, path: PurePosixPath, limit: int) -> bytes:
         """Raises Unusable when the file is too large, or not an ordinary file of this folder alone."""
-        content = read_file(self._folder / path, min(limit, self._left))
-        if len(content) > min(limit, self._left):
+        most = min(limit, self._left)
+        content = read_file(self._folder / path, most)
+        if len(content) > most == limit:
             raise Unusable(f"is larger than the {limit >> 20} MB that a file of its kind may have")
+        if len(content) > most:
+            raise Unusable(f"is beyond the {MAX_TOTAL >> 20} MB that all files may have together")
         self._left -= len(content)
         return content
 
@@ -239,30 +237,30 @@ def _package(
     assignment: Assignment,
     reader: _Reader,
     paths: list[PurePosixPath],
-    remarks: list[str],
-) -> tuple[dict[str, bytes], dict[str, str]]:
+) -> tuple[dict[str, bytes], dict[str, str], list[str]]:
     """The package to examine, and the modules that are missing in it."""
     released = _released_package(course, assignment.name)
     own = {f"{module}.py" for module in assignment.modules}
     files, missing = dict(released), {}
-    inside = _package_files(own, paths, remarks)
+    inside, remarks = _package_files(own, paths)
     for name in sorted(own):
         if name not in inside:
             missing[Path(name).stem] = f"{STUB_PACKAGE}/{name} was not handed in."
     for name, path in inside.items():
         of_the_course = name == "__init__.py" or name.removesuffix(".py") in STAGES
         try:
-            content = python_text(reader.read(path, MAX_MODULE), _shown(path), remarks)
+            content, odd = _python_text(reader.read(path, MODULE_BYTES))
         except Unusable as problem:
             remarks.append(f"{_shown(path)} {problem}: it was not taken.")
             if name in own:
                 missing[Path(name).stem] = f"{_shown(path)} {problem}."
             continue
+        remarks += [f"{_shown(path)} {remark}" for remark in odd]
         if name in own or not of_the_course:
             files[name] = content
         elif content != released.get(name):
             remarks.append(f"{_shown(path)} is no part of this assignment: the course's own is used.")
-    return files, missing
+    return files, missing, remarks
 
 
 def _released_package(course: Course, assignment: str) -> Mapping[str, bytes]:
@@ -273,8 +271,9 @@ def _released_package(course: Course, assignment: str) -> Mapping[str, bytes]:
     return files
 
 
-def _package_files(own: set[str], paths: list[PurePosixPath], remarks: list[str]) -> dict[str, PurePosixPath]:
+def _package_files(own: set[str], paths: list[PurePosixPath]) -> tuple[dict[str, PurePosixPath], list[str]]:
     """The files that make up the package, by their path inside it. `own` are the modules that are looked for."""
+    remarks: list[str] = []
     modules = [path for path in paths if path.suffix.lower() == ".py"]
     folders = dict.fromkeys(filter(None, map(_package_above, modules)))
     # the one that holds most of what is looked for; of several, the one nearest to the top
@@ -289,7 +288,7 @@ def _package_files(own: set[str], paths: list[PurePosixPath], remarks: list[str]
     if folder is None:
         loose = [path.parent for path in modules if _module_name(path.name, own) in own]
         if not loose:
-            return {}
+            return {}, remarks
         folder = loose[0]
         modules = [path for path in modules if path.parent == folder and _module_name(path.name, own) in own]
         remarks.append(f"There is no folder {STUB_PACKAGE}/: modules that lay loose were taken.")
@@ -317,7 +316,7 @@ def _package_files(own: set[str], paths: list[PurePosixPath], remarks: list[str]
         remarks.append(
             f"Python files outside {STUB_PACKAGE}/ are not used: {shown}{' ...' if outside[5:] else ''}."
         )
-    return inside
+    return inside, remarks
 
 
 def _package_above(path: PurePosixPath) -> PurePosixPath | None:
@@ -331,27 +330,30 @@ def _module_name(name: str, own: Iterable[str]) -> str:
     return plain if plain in own else name
 
 
-def python_text(content: bytes, shown: str, remarks: list[str]) -> bytes:
+def _python_text(content: bytes) -> tuple[bytes, list[str]]:
     """A module as UTF-8 without byte-order mark and with plain line ends; what Python would make of it is the same.
+
+    Its remarks, as those of `_decoded`, complete "NAME ...".
 
     Raises:
         Unusable: when it is something else than Python.
     """
-    text = _decoded(content, shown, remarks)
+    text, remarks = _decoded(content)
     if not text.strip():
         raise Unusable("is empty")
     if text.lstrip()[:1] == "{" and '"cells"' in text:
         raise Unusable("is a notebook, no Python module")
     _refuse_web_page(text)
     if re.search(r"^(?:<{7} |>{7} )", text, re.MULTILINE):
-        remarks.append(f"{shown} holds the marks of a merge conflict.")
-    return text.encode("utf-8")
+        remarks.append("holds the marks of a merge conflict.")
+    return text.encode("utf-8"), remarks
 
 
-def _decoded(content: bytes, shown: str, remarks: list[str]) -> str:
+def _decoded(content: bytes) -> tuple[str, list[str]]:
     """The characters of a text file, line ends as \\n."""
+    remarks = []
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        remarks.append(f"{shown} was saved as UTF-16, which Python does not read: it was taken as UTF-8.")
+        remarks.append("was saved as UTF-16, which Python does not read: it was taken as UTF-8.")
         text = content.decode("utf-16", errors="replace")
     else:
         _refuse_binary(content)
@@ -361,9 +363,9 @@ def _decoded(content: bytes, shown: str, remarks: list[str]) -> str:
             if not encoding.startswith("utf-8"):  # the line that names it would be wrong afterwards
                 text = re.sub(r"coding[:=]\s*[-\w.]+", "coding: utf-8", text, count=1)
         except (SyntaxError, UnicodeDecodeError):
-            remarks.append(f"{shown} is not UTF-8: characters outside ASCII were guessed.")
+            remarks.append("is not UTF-8: characters outside ASCII were guessed.")
             text = content.decode("cp1252", errors="replace")
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"), remarks
 
 
 def _refuse_binary(content: bytes) -> None:
@@ -386,18 +388,18 @@ def _notebooks(
     assignment: Assignment,
     reader: _Reader,
     paths: list[PurePosixPath],
-    remarks: list[str],
-) -> dict[str, NotebookNode]:
+) -> tuple[dict[str, NotebookNode], list[str]]:
     """The assignment's notebooks, put together on the released ones.
 
     Which file is which is told by their cells where the name does not say it.
     """
+    remarks: list[str] = []
     released = {name: _released_notebook(course, assignment.name, name) for name in assignment.notebooks}
     found: dict[PurePosixPath, NotebookNode] = {}
     for path in paths:
         if path.suffix.lower() == ".ipynb":
             try:
-                found[path] = _read_notebook(reader.read(path, MAX_NOTEBOOK))
+                found[path] = _read_notebook(reader.read(path, NOTEBOOK_BYTES))
             except Unusable as problem:
                 remarks.append(f"{_shown(path)} {problem}: it was not taken.")
     taken: dict[str, PurePosixPath] = {}
@@ -420,7 +422,7 @@ def _notebooks(
     for path in found:
         if path not in taken.values() and path.stem != WELCOME:
             remarks.append(f"The notebook {_shown(path)} is not used.")
-    return released
+    return released, remarks
 
 
 def _released_notebook(course: Course, assignment: str, name: str) -> NotebookNode:
@@ -506,32 +508,28 @@ def _marks(notebook: NotebookNode) -> set[str]:
     return grade_ids | {cell.id for cell in notebook.cells} | texts
 
 
-def _answers(
-    assignment: Assignment, notebooks: dict[str, NotebookNode], remarks: list[str]
-) -> dict[str, str]:
+def _answers(assignment: Assignment, notebooks: dict[str, NotebookNode]) -> tuple[dict[str, str], list[str]]:
     """Diagnoses of the clinic by letter."""
     if clinic.NAME not in assignment.exercises:
-        return {}
+        return {}, []
     cells = notebooks[assignment.notebook_of(clinic.NAME)].cells
     answers, problems = read_answers(
-        next(cell.source for cell in cells if mark_of(cell).get("grade_id") == DIAGNOSES)
+        next(cell.source for cell in cells if mark_of(cell).get("grade_id") == clinic.ANSWERS)
     )
-    remarks += [f"The clinic: {problem}." for problem in problems]
-    return answers
+    return answers, [f"The clinic: {problem}." for problem in problems]
 
 
-def _timestamp(reader: _Reader, paths: list[PurePosixPath], remarks: list[str]) -> str | None:
+def _timestamp(reader: _Reader, paths: list[PurePosixPath]) -> tuple[str | None, list[str]]:
     from nbgrader.utils import parse_utc
 
     if PurePosixPath("timestamp.txt") not in paths:
-        return None
+        return None, []
     try:
         text = reader.read(PurePosixPath("timestamp.txt"), 2**10).decode("utf-8").strip()
         parse_utc(text)
-        return text
+        return text, []
     except (Unusable, ValueError, OverflowError, UnicodeDecodeError):
-        remarks.append("timestamp.txt holds no time: when this was handed in is not known.")
-        return None
+        return None, ["timestamp.txt holds no time: when this was handed in is not known."]
 
 
 def _fingerprint(assignment: Assignment, content: dict) -> str:

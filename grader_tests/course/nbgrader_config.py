@@ -1,6 +1,5 @@
 """nbgrader's configuration of a course: how submissions are put together, scored without being run, and shown."""
 
-import json
 import logging
 import os
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 from nbgrader.preprocessors import AssignLatePenalties, SaveAutoGrades
 from traitlets.config import Config
 
+from rlhf_lab.errors import LabError
 from rlhf_lab.settings import STUB_PACKAGE
 
 from .paths import Course
@@ -59,16 +59,17 @@ def configure(c: Config, root: Path) -> None:
 def _student_files(course: Course) -> dict[str, list[str]]:
     """By assignment the files that are the student's: nbgrader puts its own version in the place of all others.
 
-    nbgrader understands exact paths only, no patterns. Where course.json cannot be read there are none: nbgrader's
-    commands then show nothing wrong, they just have no assignment to work on.
+    nbgrader understands exact paths only, no patterns. Where nothing has been released, or course.json cannot be read,
+    there are none: nbgrader's commands then have no assignment to work on.
     """
+    if not course.description.exists():
+        return {}
     try:
-        entries = json.loads(course.description.read_text(encoding="utf-8"))["assignments"].values()
-        return {e["name"]: [f"{STUB_PACKAGE}/{module}.py" for module in e["modules"]] for e in entries}
-    except FileNotFoundError:
+        released = course.assignments
+    except LabError as error:
+        logging.getLogger(__name__).warning("%s", error)
         return {}
-    except (ValueError, KeyError, TypeError):
-        logging.getLogger(__name__).warning(
-            "%s is damaged: release the assignments again", course.description
-        )
-        return {}
+    return {
+        name: [f"{STUB_PACKAGE}/{module}.py" for module in assignment.modules]
+        for name, assignment in released.items()
+    }

@@ -26,6 +26,7 @@ from rlhf_lab.settings import STUB_PACKAGE
 from ..verdict import SubmissionVerdict
 
 FORMAT = 1  # of course.json
+WELCOME = "00_welcome"  # the notebook that lies in every bundle, and asks for nothing
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,18 @@ class Course:
     def scratch(self) -> Path:
         return self.root / ".grading"
 
+    @property
+    def clean_copies(self) -> Path:
+        """What nbgrader reads in place of submitted/, which has the same folders."""
+        return self.scratch / "submitted"
+
+    def clean_copy(self, assignment: str, student: str) -> Path:
+        return self.clean_copies / student / assignment
+
+    def error_log(self, assignment: str, student: str) -> Path:
+        """What went wrong with a submission, in the words of who met it."""
+        return self.scratch / "errors" / assignment / f"{student}.txt"
+
     def source(self, assignment: str) -> Path:
         return self.root / "source" / assignment
 
@@ -127,16 +140,22 @@ class Course:
         """What has been released, by name.
 
         Raises:
-            LabError: when this folder is no course, or another version of the grader made it.
+            LabError: when this folder is no course, its description is damaged, or another version of the grader made
+                it.
         """
         if not self.description.is_file():
             raise LabError(
                 f"{self.root} holds no course: python -m grader_tests release {self.root} makes one"
             )
-        content = read_json(self.description)
-        if content.get("format") != FORMAT:
-            raise LabError(f"{self.description} is of format {content.get('format')}, and {FORMAT} is wanted")
-        return {name: Assignment.from_json(entry) for name, entry in content["assignments"].items()}
+        try:
+            content = read_json(self.description)
+            if content["format"] != FORMAT:
+                raise LabError(f"{self.description} is of format {content['format']}, and {FORMAT} is wanted")
+            return {name: Assignment.from_json(entry) for name, entry in content["assignments"].items()}
+        except (KeyError, TypeError, AttributeError):
+            raise LabError(
+                f"{self.description} was changed or damaged: release the assignments again"
+            ) from None
 
     def assignment(self, name: str) -> Assignment:
         """Raises LabError when it has not been released; the sentence lists those that have."""
@@ -157,12 +176,6 @@ class Course:
         write_json(self.description, {"format": FORMAT, "seed": self.seed, "assignments": entries})
         self.__dict__.pop("assignments", None)
 
-    def students(self, assignment: str) -> list[str]:
-        """Who has handed in something for it: names of folders, in order, whatever is in them."""
-        folder = self.root / "submitted"
-        names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
-        return sorted(name for name in names if self.submitted(assignment, name).is_dir())
-
     def read_verdict(self, assignment: str, student: str) -> SubmissionVerdict | None:
         """None when there is none yet.
 
@@ -176,6 +189,13 @@ class Course:
             return SubmissionVerdict.from_json(read_json(path))
         except (KeyError, TypeError, AttributeError):
             raise LabError(f"{path} is no verdict: it was changed or damaged") from None
+
+    def readable_verdict(self, assignment: str, student: str) -> SubmissionVerdict | None:
+        """The verdict that lies there; None where there is none, or a damaged one."""
+        try:
+            return self.read_verdict(assignment, student)
+        except LabError:
+            return None
 
     def write_verdict(self, verdict: SubmissionVerdict) -> None:
         """Whole or not at all."""

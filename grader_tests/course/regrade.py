@@ -11,7 +11,8 @@ from pathlib import Path
 from rlhf_lab.runs import read_json, write_json
 
 from ..verdict import SubmissionVerdict
-from .grade import Exam, Run, grade, only_run, readable_verdict
+from .exam import Exam
+from .grade import GradingRun, grade, only_run
 from .intake import handed_in
 from .paths import Course
 
@@ -40,7 +41,7 @@ def regrade(
     training: bool = True,
     scheduler: str | None = None,
     exam: Exam | None = None,
-) -> tuple[list[Change], Run]:
+) -> tuple[list[Change], GradingRun]:
     """Examine again, write the new marks, print and return whose marks changed. Manual scores and comments stay.
 
     The arguments are those of `grade`. Returns the changes, by student, and the grading run.
@@ -75,7 +76,7 @@ def _key(verdict: SubmissionVerdict) -> tuple[str, str]:
 def _set_aside(course: Course, students: Sequence[str] | None) -> dict[tuple[str, str], SubmissionVerdict]:
     """Write the verdicts down and remove them; where a regrade was stopped, those from before it began count."""
     wanted = [task for task in handed_in(course)[0] if students is None or task[1] in students]
-    now = {task: verdict for task in wanted if (verdict := readable_verdict(course, *task))}
+    now = {task: verdict for task in wanted if (verdict := course.readable_verdict(*task))}
     before = now | _set_aside_before(course)
     _keep(course, list(before.values()))
     for task, verdict in now.items():

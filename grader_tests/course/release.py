@@ -13,12 +13,13 @@ from typing import Protocol
 from unittest import mock
 
 import nbformat
-from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps.api import NbGraderAPI
 from traitlets.config import Config
 
 from authoring.notebooks import instructor_notebook, student_notebook
+from rlhf_lab.clinic import ANSWERS
 from rlhf_lab.clinic.answers import read_answers
+from rlhf_lab.doctor.cells import mark_of
 from rlhf_lab.errors import LabError
 from rlhf_lab.runs import replace_folder, write_bytes
 from rlhf_lab.settings import STUB_PACKAGE
@@ -27,6 +28,7 @@ from .. import clinic
 from ..verdict import ExerciseVerdict
 from .bundle import bundle_files, write_zip
 from .drafts import Draft, choose
+from .gradebook import cells_in_use
 from .leaks import copies_of_hidden_tests, leaks
 from .nbgrader_config import configure, search_path
 from .paths import Assignment, Course
@@ -100,21 +102,9 @@ def _check_folder(course: Course) -> None:
 
 def _check_cells(course: Course, draft: Draft) -> None:
     """Raise LabError when cells were added or removed since submissions came in: nbgrader cannot follow that."""
-    if not course.gradebook.exists():
+    before = cells_in_use(course, draft.name)
+    if not before:
         return
-    with Gradebook(course.gradebook_url) as gradebook:
-        try:
-            if not gradebook.assignment_submissions(draft.name):
-                return
-        except MissingEntry:
-            return
-        notebooks = gradebook.find_assignment(draft.name).notebooks
-        before = {
-            (notebook.name, kind, cell.name)
-            for notebook in notebooks
-            for kind in ("grade_cells", "solution_cells", "source_cells")
-            for cell in getattr(notebook, kind)
-        }
     after = {
         (name, kind, cell.metadata["nbgrader"]["grade_id"])
         for name in draft.notebooks
@@ -155,7 +145,7 @@ def _check_marks(draft: Draft, examiner: AnyExaminer) -> None:
 
 def _clinic(draft: Draft, notebook_of) -> ExerciseVerdict:
     cells = notebook_of(draft.assignment.notebook_of(clinic.NAME)).cells
-    source = next(c.source for c in cells if c.metadata.get("nbgrader", {}).get("grade_id") == "diagnoses")
+    source = next(cell.source for cell in cells if mark_of(cell).get("grade_id") == ANSWERS)
     return clinic.clinic_verdict(read_answers(source)[0])
 
 

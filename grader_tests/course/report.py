@@ -10,14 +10,17 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from nbgrader.api import Gradebook, MissingEntry
 
+from rlhf_lab import clinic
 from rlhf_lab.course import exercises
 from rlhf_lab.errors import LabError
 from rlhf_lab.pictures import STYLE, png_bytes
 from rlhf_lab.runs import write_bytes, write_json
 
 from ..verdict import ExerciseVerdict, SubmissionVerdict
+from .exam import Exam
+from .gradebook import all_marks, people
+from .intake import handed_in
 from .pages import render
 from .paths import Assignment, Course
 
@@ -41,7 +44,7 @@ class ExerciseReport:
     """What became of one exercise.
 
     Attributes:
-        number: of the course; "4" for the clinic.
+        number: of the course; the clinic has one too.
         points: that it is worth.
         scores: of each student, by name.
         mistakes: those made most often first.
@@ -151,38 +154,34 @@ def as_json(content: ClassReport) -> dict:
 def summarise(course: Course, name: str) -> ClassReport:
     """Read the verdicts and the gradebook. Raises as `report`."""
     assignment = course.assignment(name)
-    verdicts, ungraded = _verdicts(course, name)
+    tasks, _ = handed_in(course)
+    verdicts, ungraded = _verdicts(course, name, tasks)
     if not verdicts:
         raise LabError(f"nobody has a verdict in {name} yet: python -m grader_tests grade {course.root}")
     reports = tuple(_exercise(each, points, verdicts) for each, points in assignment.exercises.items())
-    known, questions = _gradebook(course, assignment)
+    known = {student for _, student in tasks} | {person.name for person in people(course)}
     return ClassReport(
         assignment=name,
         max=sum(assignment.exercises.values()),
         exercises=reports,
-        questions=questions,
+        questions=_questions(course, assignment),
         totals={student: verdict.score for student, verdict in verdicts.items()},
         topics=_topics(reports),
         missing=tuple(sorted(known - verdicts.keys() - set(ungraded))),
         ungraded=ungraded,
         remarks={student: verdict.remarks for student, verdict in verdicts.items() if verdict.remarks},
-        notes=_notes(list(verdicts.values())),
+        notes=_notes(course, assignment, list(verdicts.values())),
     )
 
 
-def _verdicts(course: Course, assignment: str) -> tuple[dict[str, SubmissionVerdict], tuple[str, ...]]:
-    """Verdicts by student, and who has none."""
-    verdicts, ungraded = {}, []
-    for student in course.students(assignment):
-        try:
-            verdict = course.read_verdict(assignment, student)
-        except LabError:
-            verdict = None  # damaged
-        if verdict is None:
-            ungraded.append(student)
-        else:
-            verdicts[student] = verdict
-    return verdicts, tuple(ungraded)
+def _verdicts(
+    course: Course, assignment: str, tasks: Sequence[tuple[str, str]]
+) -> tuple[dict[str, SubmissionVerdict], tuple[str, ...]]:
+    """Verdicts by student, and who has handed in and has none."""
+    students = [student for name, student in tasks if name == assignment]
+    read = {student: course.readable_verdict(assignment, student) for student in students}
+    verdicts = {student: verdict for student, verdict in read.items() if verdict is not None}
+    return verdicts, tuple(student for student in students if student not in verdicts)
 
 
 def _exercise(name: str, points: float, verdicts: dict[str, SubmissionVerdict]) -> ExerciseReport:
@@ -194,7 +193,7 @@ def _exercise(name: str, points: float, verdicts: dict[str, SubmissionVerdict]) 
     mistakes = [Mistake(sentence, tuple(students)) for sentence, students in by_mistake.items()]
     return ExerciseReport(
         name=name,
-        number=exercises()[name].number if name in exercises() else "4",
+        number=exercises()[name].number if name in exercises() else clinic.NUMBER,
         points=points,
         scores={student: verdict.score for student, verdict in mine.items()},
         mistakes=tuple(sorted(mistakes, key=lambda mistake: -len(mistake.students))),
@@ -211,40 +210,39 @@ def _topics(reports: Sequence[ExerciseReport]) -> tuple[str, ...]:
     return tuple(each.name for each in sorted(hard, key=lambda each: -each.lost)[:MOST_TOPICS])
 
 
-def _gradebook(course: Course, assignment: Assignment) -> tuple[set[str], tuple[QuestionReport, ...]]:
-    """Who is in the course, and what became of the questions."""
-    known = {student for name in course.assignments for student in course.students(name)}
+def _questions(course: Course, assignment: Assignment) -> tuple[QuestionReport, ...]:
+    """What became of the questions, as the gradebook has it."""
     grades = defaultdict(list)
-    if course.gradebook.is_file():
-        with Gradebook(course.gradebook_url) as gradebook:
-            known |= {student.id for student in gradebook.students}
-            try:
-                submissions = gradebook.assignment_submissions(assignment.name)
-            except MissingEntry:
-                submissions = []
-            for submission in submissions:
-                for notebook in submission.notebooks:
-                    for grade in notebook.grades:
-                        grades[grade.name].append((grade.needs_manual_grade, grade.score))
-    questions = tuple(
+    for marks in all_marks(course, assignment.name).values():
+        for name, grade in marks.grades.items():
+            grades[name].append(grade)
+    return tuple(
         QuestionReport(
             name=name,
             points=points,
-            waiting=sum(waits for waits, _ in grades[name]),
-            scores=tuple(score for waits, score in grades[name] if not waits),
+            waiting=sum(grade.waits for grade in grades[name]),
+            scores=tuple(grade.score for grade in grades[name] if not grade.waits),
         )
         for name, points in assignment.questions.items()
     )
-    return known, questions
 
 
-def _notes(verdicts: Sequence[SubmissionVerdict]) -> tuple[str, ...]:
+def _notes(course: Course, assignment: Assignment, verdicts: Sequence[SubmissionVerdict]) -> tuple[str, ...]:
     notes = []
-    exams = Counter(verdict.exam for verdict in verdicts)
-    if len(exams) > 1:
-        older = len(verdicts) - max(exams.values())
+    whole, short = (Exam(training, course.seed).fingerprint() for training in (True, False))
+    older = sum(verdict.exam not in (whole, short) for verdict in verdicts)
+    if older:
         notes.append(f"{older} verdicts come from another version of the hidden tests: grade again.")
-    confinements = Counter(verdict.confinement for verdict in verdicts)
+    without = sum(verdict.exam == short for verdict in verdicts)
+    if without:
+        notes.append(f"{without} verdicts leave out the tests that train a model.")
+    points = [{name: exercise.max for name, exercise in verdict.exercises.items()} for verdict in verdicts]
+    other = sum(each != assignment.exercises for each in points)
+    if other:
+        notes.append(
+            f"{other} verdicts are in points that the exercises had in an earlier release: grade again."
+        )
+    confinements = {verdict.confinement for verdict in verdicts}
     notes.append(f"Students' code was kept apart by: {', '.join(sorted(confinements))}.")
     return tuple(notes)
 

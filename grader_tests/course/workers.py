@@ -98,7 +98,7 @@ class _Worker:
         except (EOFError, OSError):
             self.process.join(5)
             if self.process.exitcode == -ALARM:
-                return Fault(f"It was not finished in {self._limit / 60:.1g} minutes.", final=True)
+                return Fault(f"It was not finished in {self._limit / 60:g} minutes.", final=True)
             return Fault(f"The process that was working on it died (exit status {self.process.exitcode}).")
 
     def end(self) -> None:

@@ -12,6 +12,9 @@ from pathlib import Path
 from ..runs import read_json
 from .diagnoses import DIAGNOSES
 
+NAME = "clinic"  # as an exercise, and of the cell that has its points
+NUMBER = "4"  # where exercises have theirs
+ANSWERS = "diagnoses"  # the cell that the answers are written in, and the dictionary in it
 FOLDER = Path(__file__).parent
 HEALTHY = "healthy"
 CASES = tuple(letter for letter in string.ascii_uppercase if (FOLDER / f"{letter}.json").exists())

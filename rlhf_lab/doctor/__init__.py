@@ -1,7 +1,7 @@
 """The doctor: what a student runs before handing in. It knows what was released and the visible checks, nothing hidden.
 
 Each line it prints is a `Finding`: `ok`, a `warning` (something is not done yet, or grading puts it right), or a
-`problem`, which would cost points. Whatever is wrong with a folder, it is a line and no traceback.
+`problem`, which may cost points. Whatever is wrong with a folder, it is a line and no traceback.
 """
 
 from collections.abc import Iterable, Iterator
@@ -53,7 +53,7 @@ def closing(findings: Iterable[Finding]) -> str:
     findings = list(findings)
     problems, warnings = (sum(f.status == status for f in findings) for status in ("problem", "warning"))
     if problems:
-        verdict = f"{_count(problems, 'problem')} would cost points."
+        verdict = f"{_count(problems, 'problem')} may cost points."
     elif warnings:
         verdict = f"It can be handed in; {_count(warnings, 'warning')} to read before."
     else:

@@ -8,7 +8,7 @@ class Finding:
     """Something that was found out.
 
     Attributes:
-        status: "ok", "warning" or "problem" (it would cost points).
+        status: "ok", "warning" or "problem" (it may cost points).
         place: the file or exercise.
         sentence: what is so, and what to do.
         points, of: what an exercise has earned by the visible checks, and what it is worth.

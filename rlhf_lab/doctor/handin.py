@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ..course import exercises
 from ..runs import read_json
+from ..settings import STUB_PACKAGE
 from .finding import Finding
 
-PACKAGE = "rlhf_exercises"
 CELLS = Path(__file__).parent.parent / "course" / "cells.json"
 DISTRIBUTION = "rlhf-from-scratch"  # this course's own packages shadow nothing
 LOADED_BY_NAME = {"conftest", "grader_tests", "sitecustomize", "usercustomize"}
@@ -45,7 +45,7 @@ def find_hand_in(folder: Path) -> tuple[HandIn, list[Finding]]:
     for path in {folder, place}:
         findings += _shadows(path)
     asked = tuple(e.name for e in exercises().values() if e.notebook in notebooks)
-    return HandIn(notebooks, folder / PACKAGE, asked), findings
+    return HandIn(notebooks, folder / STUB_PACKAGE, asked), findings
 
 
 def _find_notebooks(folder: Path) -> tuple[dict[str, Path], list[Finding]]:

@@ -9,14 +9,19 @@ import nbformat
 
 from .. import clinic
 from ..clinic.answers import read_answers
+from ..settings import NOTEBOOK_BYTES
+from .cells import MARKS, MISSING, TEXT, TWICE, TYPE, is_same_text, mark_of, oddities
 from .finding import Finding
 from .handin import released_cells
 
-MOST_BYTES = 2**26  # of a notebook with its outputs: what grading takes
-DIAGNOSES, CLINIC = (
-    "diagnoses",
-    "clinic",
-)  # the cell with the clinic's answers, and the one that has their points
+SENTENCES = {
+    MISSING: "it is missing: grading puts it back",
+    TWICE: "it is there more than once: put what you wrote into one, and delete the others",
+    TYPE: "it was a {cell_type} cell: change it back",
+    MARKS: "its nbgrader marks were changed: grading puts them back",
+    TEXT: "its text was changed: grading puts the released text back",
+}
+ANSWER_MISSING = "it is missing, and with it your answer: take it from a fresh copy of the notebook"
 
 
 def examine_notebook(name: str, path: Path) -> Iterator[Finding]:
@@ -29,7 +34,7 @@ def examine_notebook(name: str, path: Path) -> Iterator[Finding]:
     by_mark: dict[str, list] = {cell["grade_id"]: [] for cell in released}
     unmarked = 0
     for cell in cells:
-        mark, by_id = _mark(cell), str(cell.get("id", "")).removeprefix(f"{name}-")
+        mark, by_id = mark_of(cell).get("grade_id"), str(cell.get("id", "")).removeprefix(f"{name}-")
         if mark is None and by_id in by_mark:
             unmarked += 1
             by_mark[by_id].append(cell)
@@ -60,7 +65,7 @@ def examine_notebook(name: str, path: Path) -> Iterator[Finding]:
         if cell["grade"] and cell["solution"] and mine and _untouched(cell, mine[0]):
             sentence = f"{cell['grade_id']} is not answered yet ({cell['points']:g} points)"
             yield Finding("warning", path.name, sentence)
-        if cell["grade_id"] == CLINIC:
+        if cell["grade_id"] == clinic.NAME:
             yield from _clinic(path, cell["points"], cells)
 
 
@@ -72,7 +77,7 @@ def _read(path: Path) -> list | str:
             return "is a link, which is not handed in: put the file itself here"
         if not stat.S_ISREG(status.st_mode):
             return "is no ordinary file"
-        if status.st_size > MOST_BYTES:
+        if status.st_size > NOTEBOOK_BYTES:
             return f"has {status.st_size / 1e6:.0f} MB: clear its outputs (Edit, Clear Outputs of All Cells) and save"
         content = path.read_bytes()
     except FileNotFoundError:
@@ -112,49 +117,26 @@ def _what_it_is(content: bytes) -> str:
     )
 
 
-def _mark(cell) -> str | None:
-    entry = cell.metadata.get("nbgrader")
-    mark = entry.get("grade_id") if isinstance(entry, dict) else None
-    return mark if isinstance(mark, str) else None
-
-
 def _differences(released: dict, mine: list) -> Iterator[tuple[str, str]]:
     """Status and sentence for whatever differs from the cell that was released."""
-    written = released["solution"] and (released["grade"] or released["grade_id"] == DIAGNOSES)
-    if not mine:
-        if written:
-            yield (
-                "problem",
-                "it is missing, and with it your answer: take it from a fresh copy of the notebook",
-            )
+    is_answer = released["solution"] and (released["grade"] or released["grade_id"] == clinic.ANSWERS)
+    for oddity in oddities(released, mine):
+        if oddity == MISSING and is_answer:
+            yield "problem", ANSWER_MISSING
         else:
-            yield "warning", "it is missing: grading puts it back"
-        return
-    if len(mine) > 1:
-        yield "warning", "it is there more than once: put what you wrote into one, and delete the others"
-    cell = mine[0]
-    if cell.cell_type != released["cell_type"]:
-        yield (
-            "warning",
-            f"it is a {cell.cell_type} cell and was a {released['cell_type']} cell: change it back",
-        )
-    if released["locked"] and cell.source.strip() != released["source"].strip():
-        yield "warning", "its text was changed: grading puts the released text back"
-    marks = {key for key in released if key not in ("cell_type", "source")}
-    entry = cell.metadata.get("nbgrader")
-    if isinstance(entry, dict) and any(entry.get(key) != released[key] for key in marks):
-        yield "warning", "its nbgrader marks were changed: grading puts them back"
+            yield "warning", SENTENCES[oddity].format(cell_type=released["cell_type"])
 
 
 def _untouched(released: dict, cell) -> bool:
-    return cell.source.strip() in ("", released["source"].strip())
+    return not cell.source.strip() or is_same_text(cell.source, released["source"])
 
 
 def _clinic(path: Path, points: float, cells: list) -> Iterator[Finding]:
     """The answers of the clinic, in whichever cells they are: what cannot be read, and how many are right."""
     answers: dict[str, str] = {}
     for cell in cells:
-        if cell.cell_type == "code" and _mark(cell) != CLINIC and "diagnoses" in cell.source:
+        holds_points = mark_of(cell).get("grade_id") == clinic.NAME
+        if cell.cell_type == "code" and not holds_points and clinic.ANSWERS in cell.source:
             some, problems = read_answers(cell.source)
             answers |= some
             for sentence in problems:
@@ -163,7 +145,9 @@ def _clinic(path: Path, points: float, cells: list) -> Iterator[Finding]:
     sentence = (
         "no case has a diagnosis yet" if not answers else f"{share * cases:.0f} of {cases} cases are right"
     )
-    yield Finding("ok" if share == 1 else "warning", "4 clinic", sentence, points * share, points)
+    yield Finding(
+        "ok" if share == 1 else "warning", f"{clinic.NUMBER} {clinic.NAME}", sentence, points * share, points
+    )
 
 
 def _cells(number: int) -> str:

@@ -5,10 +5,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..settings import STAGES
+from ..settings import MODULE_BYTES, STAGES
 from .finding import Finding
-
-MOST_BYTES = 2**20  # of one module: what grading takes
 
 
 def examine_package(folder: Path) -> Iterator[Finding]:
@@ -49,7 +47,7 @@ def _problem(path: Path) -> str | None:
             return "is a link, which is not handed in: put the file itself here"
         if not stat.S_ISREG(status.st_mode):
             return "is no ordinary file: take it away"
-        if status.st_size > MOST_BYTES:
+        if status.st_size > MODULE_BYTES:
             return f"has {status.st_size / 1e6:.1f} MB, which no module needs: take the data out"
         content = path.read_bytes()
     except FileNotFoundError:
