@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .errors import LabError
 from .settings import PRETRAINED, STAGES, Settings, defaults_for
-from .student_cli import add_commands
+from .student_cli import add_commands, listed
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -114,7 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--out", type=Path, help="folder to write (default: the shipped one)")
     build.set_defaults(command=_build_toy)
 
-    test = commands.add_parser("test", help="run the tests (further arguments go to pytest)")
+    tests = (CHECKOUT / "tests").is_dir()  # an assignment has none
+    test = commands.add_parser("test", **listed("run the tests (further arguments go to pytest)", tests))
     test.set_defaults(command=_test)
 
     lab = commands.add_parser(
@@ -122,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     lab.set_defaults(command=_lab)
 
-    add_commands(commands)
+    add_commands(commands, CHECKOUT)
     return parser
 
 

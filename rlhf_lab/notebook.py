@@ -109,9 +109,9 @@ def hint(name: str, step: int | None = None) -> None:
 
 
 def status() -> None:
-    """Show all exercises with points and state."""
+    """Show all exercises that are asked for here with points and state."""
     with _in_a_sentence():
-        print(to_table(_here().progress.standings()))
+        print(to_table(_here().progress))
 
 
 def solution(name: str) -> None:

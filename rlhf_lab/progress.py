@@ -10,7 +10,8 @@ from filelock import FileLock, Timeout
 
 from .checks import Report, check
 from .checks.known import known_text
-from .course import HINT_STEPS, Exercise, exercises, find
+from .course import HINT_STEPS, Exercise, find
+from .doctor.handin import asked_exercises
 from .errors import LabError
 from .runs import read_json, write_json
 from .settings import STAGES
@@ -47,6 +48,11 @@ class Progress:
         self.folder = folder
         self.path = folder.parent / "runs" / f"progress-{folder.name}.json"
 
+    def asked_for(self) -> tuple[list[Exercise], str]:
+        """The exercises of the assignment that the package lies in, or of the course, and a sentence about the others
+        (see `asked_exercises`)."""
+        return asked_exercises(self.folder.parent)
+
     def record(self, report: Report) -> str:
         """Keep what a check found, for the files as they are now; a sentence where it cannot be kept."""
         entry = {"state": report.state, "files": self._fingerprint(report.exercise)}
@@ -58,13 +64,14 @@ class Progress:
         return ""
 
     def standings(self) -> list[Standing]:
-        """Every exercise; those whose files have changed since their last check are checked again.
+        """Every exercise that is asked for here; those whose files have changed since their last check are checked
+        again.
 
         Raises:
             KeyboardInterrupt: when a check is stopped.
         """
         kept, standings = self._read(), []
-        for exercise in exercises().values():
+        for exercise in self.asked_for()[0]:
             entry = kept.get(exercise.name, {})
             state = entry.get("state")
             if state not in IN_WORDS or entry.get("files") != self._fingerprint(exercise):
@@ -120,11 +127,15 @@ class Progress:
         return {name: entry for name, entry in content.items() if isinstance(entry, dict)}
 
 
-def to_table(standings: list[Standing]) -> str:
-    """The standings as text, with the points at the end."""
+def to_table(progress: Progress) -> str:
+    """The standings as text, with the points at the end.
+
+    Raises:
+        KeyboardInterrupt: when a check is stopped.
+    """
     rows = [
         (s.exercise.number, s.exercise.name, s.points, s.exercise.points, IN_WORDS[s.state])
-        for s in standings
+        for s in progress.standings()
     ]
     total = ("", "", sum(row[2] for row in rows), sum(row[3] for row in rows), "by the visible checks")
     lines = [f"{'':4} {'exercise':<30} {'points':>7}   state"]
@@ -132,7 +143,8 @@ def to_table(standings: list[Standing]) -> str:
         f"{number:4} {name:<30} {got:>2} / {of:<2}   {state}"
         for number, name, got, of, state in [*rows, total]
     ]
-    return "\n".join(lines)
+    _, others = progress.asked_for()
+    return "\n".join([*lines, others]).rstrip()
 
 
 def next_hint(name: str, step: int | None, progress: Progress) -> tuple[str, str]:

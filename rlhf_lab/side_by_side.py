@@ -31,7 +31,12 @@ def solutions_folder(folder: Path) -> Path:
 
 
 def ask_twice(exercise: Exercise, progress: Progress) -> str:
-    """What to say to who asks for a solution for the first time; nothing at the second time."""
+    """What to say to who asks for a solution for the first time; nothing at the second time.
+
+    Raises:
+        LabError: when there are no solutions.
+    """
+    solutions_folder(progress.folder)
     if progress.asked(f"solution {exercise.name}") > 1:
         return ""
     return f'This shows all of {exercise.name}; hint("{exercise.name}") shows less. Ask once more to see it.'

@@ -1,6 +1,7 @@
 """The student's commands: check, hint, status, solution, compare, reset, and doctor.
 
-The notebooks have the same as functions, but for doctor.
+The notebooks have the same as functions, but for doctor. Where there are no solutions, the help does not speak of the
+commands that show them; who knows them gets a sentence.
 """
 
 import argparse
@@ -9,24 +10,35 @@ from pathlib import Path
 WHICH = 'a name ("compute_gae"), a number ("3.3") or a notebook ("03_ppo")'
 
 
-def add_commands(commands) -> None:
-    """Add them to the command line's subparsers."""
-    check = _add(commands, "check", _check, "run the checks of exercises, or of all")
+def add_commands(commands, course: Path) -> None:
+    """Add them to the command line's subparsers.
+
+    Args:
+        course: the folder of the course or of an assignment.
+    """
+    solutions = (course / "solutions").is_dir()
+    check = _add(commands, "check", _check, "run the checks of exercises, or of all that are asked for here")
     check.add_argument("exercises", nargs="*", metavar="EXERCISE", help=WHICH)
     hint = _add(commands, "hint", _hint, "the next hint of an exercise: a nudge, a plan, almost code")
     hint.add_argument("exercise", metavar="EXERCISE")
     hint.add_argument("step", nargs="?", type=int, help="show this one")
-    _add(commands, "status", _status, "all exercises with points and state")
-    for name, command, help_text in [
-        ("solution", _solution, "the solution beside your code, when asked twice (self-learners)"),
-        ("compare", _compare, "your code and the solution on the same random inputs (self-learners)"),
+    _add(commands, "status", _status, "all exercises that are asked for here, with points and state")
+    for name, command, there, help_text in [
+        ("solution", _solution, solutions, "the solution beside your code, when asked twice (self-learners)"),
+        (
+            "compare",
+            _compare,
+            solutions,
+            "your code and the solution on the same random inputs (self-learners)",
+        ),
         (
             "reset",
             _reset,
+            True,
             "put one stub back, or a module (sft, reward_model, ppo); your text is kept beside it",
         ),
     ]:
-        _add(commands, name, command, help_text).add_argument("exercise", metavar="EXERCISE")
+        _add(commands, name, command, help_text, there).add_argument("exercise", metavar="EXERCISE")
     doctor = commands.add_parser("doctor", help="look a folder over before it is handed in")
     doctor.add_argument(
         "folder", nargs="?", type=Path, default=Path("."), help="of an assignment or the course"
@@ -34,11 +46,16 @@ def add_commands(commands) -> None:
     doctor.set_defaults(command=look_over)
 
 
-def _add(commands, name: str, command, help_text: str) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=help_text)
+def _add(commands, name: str, command, help_text: str, there: bool = True) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, **listed(help_text, there))
     parser.add_argument("--code", default="rlhf_exercises", help="the package (default rlhf_exercises)")
     parser.set_defaults(command=command)
     return parser
+
+
+def listed(help_text: str, there: bool) -> dict[str, str]:
+    """For `add_parser`: the help lists a command where what it needs is there; the parser knows it in any case."""
+    return {"help": help_text} if there else {}
 
 
 def _folder(arguments: argparse.Namespace) -> Path:
@@ -49,12 +66,14 @@ def _folder(arguments: argparse.Namespace) -> Path:
 
 def _check(arguments: argparse.Namespace) -> int:
     from .checks import check, to_text
-    from .course import exercises, select
+    from .course import select
     from .progress import Progress
 
     folder = _folder(arguments)
     progress = Progress(folder)
-    chosen = [e for name in arguments.exercises for e in select(name)] or exercises().values()
+    chosen, others = [e for name in arguments.exercises for e in select(name)], ""
+    if not chosen:
+        chosen, others = progress.asked_for()
     reports = []
     for exercise in chosen:
         report = check(exercise.name, folder)
@@ -65,6 +84,8 @@ def _check(arguments: argparse.Namespace) -> int:
             print(problem)
         reports.append(report)
     print(f"{sum(report.passed for report in reports)} of {len(reports)} exercises pass")
+    if others:
+        print(others)
     return 0 if all(report.passed for report in reports) else 2
 
 
@@ -78,7 +99,7 @@ def _hint(arguments: argparse.Namespace) -> None:
 def _status(arguments: argparse.Namespace) -> None:
     from .progress import Progress, to_table
 
-    print(to_table(Progress(_folder(arguments)).standings()))
+    print(to_table(Progress(_folder(arguments))))
 
 
 def _solution(arguments: argparse.Namespace) -> None:

@@ -82,7 +82,7 @@ def test_the_command_prints_lines_and_its_status_says_whether_points_would_be_lo
     assert main(["doctor", str(folder)]) == 1
     out = capsys.readouterr().out
     assert "problem  rlhf_exercises/sft.py            is missing: python -m rlhf_lab reset sft" in out
-    assert "1 problem may cost points." in out
+    assert "1 problem: as it is, 19 points are lost." in out
 
 
 def test_the_course_folder_has_all_notebooks(tmp_path, untried):
@@ -392,13 +392,15 @@ def findings_of(folder, *names) -> list:
 @pytest.mark.parametrize(
     ("step", "sentence"),
     [
-        (FOR_EVER, "importing it takes longer than 0.5 s: does a loop never end?"),
-        (DEATH, "importing it ended Python (exit status 3): os._exit, or not enough memory?"),
+        (FOR_EVER, "takes longer than 0.5 s: does a loop never end?"),
+        (DEATH, "ended Python (exit status 3): os._exit, or not enough memory?"),
     ],
 )
 def test_a_package_that_cannot_be_imported_ends_the_trial(folder, process, step, sentence):
     process(**{"import": step})
-    assert found(findings_of(folder, "masked_ce_loss"), "problem") == f"rlhf_exercises: {sentence}"
+    assert found(findings_of(folder, "masked_ce_loss"), "problem") == (
+        f"import: importing rlhf_exercises {sentence} (as it is, all points of the file that does it are lost)"
+    )
 
 
 def test_checks_that_hang_or_die_leave_the_others(folder, process):
@@ -464,7 +466,60 @@ def test_stubs_and_mistakes(folder, tried):
     assert mistake["state"] == "failed" and mistake["sentence"].startswith(
         "its check fails after 2 of 19. Logits"
     )
-    assert waits["sentence"] == "Waits for 1.3 masked_ce_loss, which it calls and which is not right yet."
+    assert waits["sentence"] == (
+        "Waits for 1.3 masked_ce_loss, which it calls and which is not right yet. "
+        "Grading puts right code in that one's place."
+    )
+
+
+def test_a_stub_is_not_written_also_where_its_check_meets_another_one_first(folder, tried):
+    shutil.copy(STUBS / "ppo.py", folder / "rlhf_exercises")
+    append(
+        folder,
+        "def ppo_step(*args, **kwargs):\n    # exercise 3.5: write ppo_step in ...\n    return {}",
+        "ppo",
+    )
+    stub, written = tried("rollout", "ppo_step")
+    assert stub == {"state": "not written", "sentence": "not written yet"}
+    assert written["state"] == "waits"
+
+
+def test_what_waits_for_a_wrong_exercise_is_not_counted_as_lost(folder, process):
+    process(
+        **{"import": WELL},
+        masked_ce_loss='say(state="failed", sentence="its check fails")',
+        train_sft='say(state="waits", sentence="Waits for it.")',
+        SFTDataset=WELL,
+    )
+    said = closing(findings_of(folder, "SFTDataset", "masked_ce_loss", "train_sft"))
+    assert said.startswith("1 problem may cost points. 1 of 3 exercises pass: estimated 9 of 14 points")
+    assert said.endswith(
+        "5 of these points are of exercises that wait for another one: grading puts right code in that one's place."
+    )
+
+
+LOST = "(as it is, all 19 points of its exercises are lost)"
+
+
+def test_a_file_that_cannot_be_read_costs_all_its_points(folder, untried):
+    append(folder, "def f(:")
+    findings = list(examine(folder))
+    assert f"does not parse: invalid syntax {LOST}" in found(findings, "problem")
+    assert closing(findings) == "1 problem: as it is, 19 points are lost."
+    shutil.copy(SOLUTIONS / "sft.py", folder / "rlhf_exercises")
+    append(folder, "def f(:", "ppo")  # not asked for here
+    assert closing(examine(folder)) == "1 problem may cost points."
+    shutil.rmtree(folder / "rlhf_exercises")
+    assert found(examine(folder), "problem") == f"rlhf_exercises: the folder is missing {LOST}"
+
+
+def test_a_file_that_cannot_be_imported_costs_all_its_points(folder, process):
+    process(
+        **{"import": 'say(place="rlhf_exercises/sft.py, line 3, in <module>: 1 / 0", problem="it fails")'}
+    )
+    findings = list(examine(folder))
+    assert found(findings, "problem").endswith(f"1 / 0: it fails {LOST}")
+    assert closing(findings) == "1 problem: as it is, 19 points are lost."
 
 
 def test_released_notebooks_are_what_the_doctor_expects():

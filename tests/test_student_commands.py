@@ -9,7 +9,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from authoring.paths import PRISTINE, SOLUTIONS, STUBS
+from authoring.paths import NOTEBOOKS, PRISTINE, SOLUTIONS, STUBS
 from rlhf_lab import notebook as lab
 from rlhf_lab import source_text, student_code
 from rlhf_lab.checks import run
@@ -36,6 +36,18 @@ def course(tmp_path, monkeypatch):
     yield tmp_path
     for name in [name for name in sys.modules if name.split(".")[0] == "rlhf_exercises"]:
         del sys.modules[name]  # what a test has imported lies in a folder that is gone
+
+
+@pytest.fixture
+def assignment(course, monkeypatch):
+    """The folder of the assignment 02_reward_model as students get it: its notebook at the top, and no solutions."""
+    monkeypatch.chdir(course)
+    (course / "notebooks").rmdir()
+    for name in ("00_welcome", "02_reward_model"):
+        shutil.copy(NOTEBOOKS / f"{name}.ipynb", course)
+    shutil.copy(SOLUTIONS / "sft.py", course / "rlhf_exercises")
+    shutil.rmtree(course / "solutions")
+    return course
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,6 +95,7 @@ def test_status_counts_points_and_checks_again_only_after_a_change(course, capsy
     out = capsys.readouterr().out
     assert "3.3  compute_gae                     8 / 8    done" in out
     assert " 8 / 95 " in out
+    assert "not part of" not in out
 
     calls = []
     monkeypatch.setattr("rlhf_lab.progress.check", lambda *arguments: calls.append(arguments) or 1 / 0)
@@ -100,6 +113,27 @@ def test_a_damaged_progress_file_is_begun_anew(course, content, capsys):
     assert main(["hint", "compute_gae"]) == 0
     assert main(["status"]) == 0
     assert " 0 / 95 " in capsys.readouterr().out
+
+
+OTHERS = "The 15 other exercises of the course are not part of this assignment, 02_reward_model."
+
+
+def test_status_of_an_assignment_has_its_own_exercises(assignment, capsys):
+    assert main(["status"]) == 0
+    out = capsys.readouterr().out
+    assert " 0 / 21 " in out and "masked_ce_loss" not in out and "compute_gae" not in out
+    assert out.splitlines()[-1] == OTHERS
+    begin()
+    lab.status()
+    assert capsys.readouterr().out == out
+
+
+def test_check_without_a_name_in_an_assignment_is_of_its_own_exercises(assignment, capsys):
+    shutil.copy(SOLUTIONS / "reward_model.py", assignment / "rlhf_exercises")
+    assert main(["check"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["5 of 5 exercises pass", OTHERS]
+    assert main(["check", "masked_whiten"]) == 2
+    assert OTHERS not in capsys.readouterr().out
 
 
 # --- hints and solutions --------------------------------------------------------------------------
@@ -127,9 +161,24 @@ def test_a_solution_is_shown_when_asked_twice(course, capsys):
 @pytest.mark.parametrize("command", ["solution", "compare"])
 def test_a_class_has_no_solutions(course, command, capsys):
     shutil.rmtree(course / "solutions")
-    main([command, "compute_gae"])
     assert main([command, "compute_gae"]) == 1
-    assert "the solutions are not in this course folder" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert said.out == "" and "the solutions are not in this course folder" in said.err
+
+
+def test_help_lists_what_can_be_done_here(course, capsys, monkeypatch):
+    monkeypatch.setattr("rlhf_lab.cli.CHECKOUT", course)
+
+    def listed() -> set[str]:
+        with pytest.raises(SystemExit):
+            main(["--help"])
+        lines = capsys.readouterr().out.splitlines()
+        return {line.split()[0] for line in lines if line.startswith("    ")}
+
+    assert {"check", "solution", "compare", "reset"} <= listed() and "test" not in listed()
+    shutil.rmtree(course / "solutions")
+    (course / "tests").mkdir()
+    assert {"check", "reset", "test"} <= listed() and not {"solution", "compare"} & listed()
 
 
 def test_compare_names_the_first_difference(course, capsys):

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ..checks import check
 from ..checks.run import cases_of
-from ..course import exercises, find
-from ..source_text import PRISTINE
-from ..student_code import BrokenFile, fresh_code
+from ..course import Exercise, exercises, find
+from ..errors import LabError
+from ..source_text import PRISTINE, text_of
+from ..student_code import STUB, BrokenFile, fresh_code
 from ..taught_code import TaughtCode
 from .trial import IMPORT
 
@@ -51,13 +52,25 @@ def _import(folder: Path, names: tuple[str, ...]) -> dict:
 
 def _check(name: str, folder: Path) -> dict:
     report = check(name, folder)
+    if report.state == "not written" or report.state == "waits" and _is_stub(report.exercise, folder):
+        return {"state": "not written", "sentence": "not written yet"}
     sentence = report.closing
-    if report.state == "not written":
-        sentence = "not written yet"
+    if report.state == "waits":
+        sentence = f"{sentence} Grading puts right code in that one's place."
     if report.state == "failed":
         failed = next(line for line in report.lines if line.status == "FAIL")
         sentence = f"its check fails after {sentence} {report.mistake or f'{failed.title}: {failed.detail}'}"
     return {"state": report.state, "sentence": sentence}
+
+
+def _is_stub(exercise: Exercise, folder: Path) -> bool:
+    """Whether a stub is left in an exercise. Its check may have met another one's first."""
+    try:
+        tree = ast.parse(text_of(folder / exercise.file, exercise.name))
+    except LabError:  # it is made in another way than by `def`
+        return False
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return any(isinstance(text, str) and STUB.match(text) for text in texts)
 
 
 def _complaint(code: TaughtCode, name: str) -> str | None:

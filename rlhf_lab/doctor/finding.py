@@ -12,6 +12,9 @@ class Finding:
         place: the file or exercise.
         sentence: what is so, and what to do.
         points, of: what an exercise has earned by the visible checks, and what it is worth.
+        waits: whether its check says nothing before another exercise is right. Such an exercise is written and is
+            graded apart from the other one, so `points` has all that it is worth.
+        lost: points of a file's exercises, which are lost as long as this is so.
     """
 
     status: str
@@ -19,3 +22,5 @@ class Finding:
     sentence: str
     points: float = 0
     of: float = 0
+    waits: bool = False
+    lost: float = 0

@@ -3,11 +3,12 @@
 import importlib.metadata
 import json
 import sys
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..course import exercises
+from ..course import Exercise, exercises
 from ..runs import read_json
 from ..settings import STUB_PACKAGE
 from .finding import Finding
@@ -40,12 +41,34 @@ def released_cells() -> dict[str, list[dict]]:
 
 def find_hand_in(folder: Path) -> tuple[HandIn, list[Finding]]:
     """What a folder hands in, and what is odd about its files."""
-    place = folder / "notebooks" if (folder / "notebooks").is_dir() else folder
+    place = _place_of_notebooks(folder)
     notebooks, findings = _find_notebooks(place)
     for path in {folder, place}:
         findings += _shadows(path)
-    asked = tuple(e.name for e in exercises().values() if e.notebook in notebooks)
+    asked = tuple(exercise.name for exercise in _asked_by(notebooks))
     return HandIn(notebooks, folder / STUB_PACKAGE, asked), findings
+
+
+def asked_exercises(folder: Path) -> tuple[list[Exercise], str]:
+    """The exercises that the notebooks in a folder ask for, and a sentence about the others.
+
+    In an assignment these are its own. In the course folder, and where no notebook is, they are all, and the sentence
+    is empty.
+    """
+    notebooks, _ = _find_notebooks(_place_of_notebooks(folder))
+    asked = _asked_by(notebooks) or list(exercises().values())
+    if not (others := len(exercises()) - len(asked)):
+        return asked, ""
+    name = ", ".join(notebooks)
+    return asked, f"The {others} other exercises of the course are not part of this assignment, {name}."
+
+
+def _place_of_notebooks(folder: Path) -> Path:
+    return folder / "notebooks" if (folder / "notebooks").is_dir() else folder
+
+
+def _asked_by(notebooks: Container[str]) -> list[Exercise]:
+    return [exercise for exercise in exercises().values() if exercise.notebook in notebooks]
 
 
 def _find_notebooks(folder: Path) -> tuple[dict[str, Path], list[Finding]]:

@@ -5,8 +5,6 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
-
 from .. import clinic
 from ..clinic.answers import read_answers
 from ..settings import NOTEBOOK_BYTES
@@ -71,6 +69,8 @@ def examine_notebook(name: str, path: Path) -> Iterator[Finding]:
 
 def _read(path: Path) -> list | str:
     """The cells of a notebook, or a sentence that says why it cannot be read."""
+    import nbformat  # it takes long, and what asks only for a folder's exercises does without it
+
     try:
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):

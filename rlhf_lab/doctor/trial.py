@@ -119,7 +119,8 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
 def _broken(package: Path, answer: dict | str) -> Finding | None:
     """What keeps the package from being imported."""
     if isinstance(answer, str):
-        return Finding("problem", package.name, f"importing it {answer}")
+        lost = "all points of the file that does it are lost"
+        return Finding("problem", "import", f"importing {package.name} {answer} (as it is, {lost})")
     if "problem" in answer:
         return Finding("problem", answer["place"], answer["problem"])
     return None
@@ -140,5 +141,6 @@ def _checked(name: str, answer: dict | str) -> Finding:
     if isinstance(answer, str):
         return Finding("problem", place, f"its check {answer}", 0, exercise.points)
     status = STATES.get(answer["state"], "problem")
-    points = exercise.points if answer["state"] == "passed" else 0
-    return Finding(status, place, answer["sentence"], points, exercise.points)
+    waits = answer["state"] == "waits"
+    points = exercise.points if waits or answer["state"] == "passed" else 0
+    return Finding(status, place, answer["sentence"], points, exercise.points, waits)
