@@ -40,7 +40,8 @@ class Room:
         patience: factor on every time limit, for a slow machine.
 
     Raises:
-        LabError: on Windows, and where student code could read the hidden tests.
+        LabError: on Windows, where student code could read the hidden tests, and where Python's own rlhf_lab is not
+            the one that examines.
         RoomLost: when it does not start.
     """
 
@@ -50,6 +51,7 @@ class Room:
             raise LabError(
                 "student code can be confined on Linux and macOS only: grade in a container or in WSL"
             )
+        check_workbench()
         self._control, theirs = socket.socketpair()
         command = [sys.executable, "-I", "-m", "rlhf_lab.room.server", "--control", str(theirs.fileno())]
         command += ["--cpu-seconds", str(CPU_SECONDS)]
@@ -200,6 +202,29 @@ def bubblewrap() -> list[str]:
         command += ["--tmpfs", str(place)]
     command += ["--ro-bind", str(workbench), str(workbench), "--"]
     return command
+
+
+@cache
+def check_workbench() -> None:
+    """Make sure that the room runs this workbench: it takes the installed one, whatever PYTHONPATH or the folder say.
+
+    Raises:
+        LabError: when it would be another copy, or none.
+    """
+    program = "from importlib.util import find_spec; spec = find_spec('rlhf_lab'); print(spec.origin if spec else '')"
+    found = subprocess.run(
+        [sys.executable, "-I", "-c", program],
+        capture_output=True, text=True, env={**ENVIRONMENT, "PATH": PROGRAMS}, cwd="/",
+    ).stdout.strip()  # fmt: skip
+    if not found:
+        raise LabError(
+            f"rlhf_lab is not installed in {sys.executable}: run `make setup` here, and use its Python"
+        )
+    if not os.path.samefile(found, rlhf_lab.__file__):
+        here, there = (Path(path).parent.parent for path in (rlhf_lab.__file__, found))
+        raise LabError(
+            f"{sys.executable} has rlhf_lab from {there}, and not from {here}: run `make setup` here, and use its Python"
+        )
 
 
 def installed_copies() -> list[Path]:

@@ -1,14 +1,17 @@
 """The room: what a student's code can reach there, with bubblewrap and without it."""
 
 import os
+import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import rlhf_lab
 from authoring.stubs import stub_files
 from grader_tests import room as room_module
 from grader_tests.candidate import Candidate
@@ -169,6 +172,31 @@ def test_without_bubblewrap_hidden_tests_beside_the_libraries_are_refused(monkey
     monkeypatch.setattr(room_module, "bubblewrap_works", lambda: False)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     with pytest.raises(LabError, match="install bubblewrap"):
+        Room()
+
+
+@pytest.fixture
+def unknown_workbench():
+    """What `check_workbench` has found out is forgotten, before a test and after it."""
+    room_module.check_workbench.cache_clear()
+    yield
+    room_module.check_workbench.cache_clear()
+
+
+def test_a_python_with_another_copy_of_the_workbench_is_refused(unknown_workbench, monkeypatch, tmp_path):
+    installed = Path(rlhf_lab.__file__).parents[1]
+    (tmp_path / "rlhf_lab").mkdir()
+    (tmp_path / "rlhf_lab" / "__init__.py").touch()
+    monkeypatch.setattr(rlhf_lab, "__file__", str(tmp_path / "rlhf_lab" / "__init__.py"))
+    with pytest.raises(
+        LabError, match=f"has rlhf_lab from {installed}, and not from {tmp_path}: .*make setup"
+    ):
+        Room()
+
+
+def test_a_python_without_the_workbench_is_refused(unknown_workbench, monkeypatch):
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="\n"))
+    with pytest.raises(LabError, match="rlhf_lab is not installed in .*make setup"):
         Room()
 
 
