@@ -140,7 +140,24 @@ def test_a_package_that_fails_as_a_whole_is_said():
     files = {**package_of(None), "__init__.py": b"1 / 0\n"}
     with Examiner(training=False) as examiner:
         verdict = examiner.examine(files, ["rm_loss"])["rm_loss"]
-    assert verdict.messages[0] == "__init__.py raises ZeroDivisionError while it is imported."
+    assert verdict.messages[0] == "__init__.py raises ZeroDivisionError in line 1 while it is imported."
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "kind"),
+    [
+        (b"x = 1\n1 / 0\n", 2, "ZeroDivisionError"),
+        (b"def f():\n    return [][3]\n\nf()\n", 2, "IndexError"),
+        (b"\nfrom .helper import x\n", 2, "ZeroDivisionError"),  # it is the file's own line that is said
+    ],
+)
+def test_an_error_at_import_comes_with_the_line_of_the_file(text, line, kind):
+    files = {**package_of(None), "helper.py": b"x = 2\n\n1 / 0\n"}
+    line += files["reward_model.py"].count(b"\n")
+    files["reward_model.py"] += text
+    with Examiner(training=False) as examiner:
+        verdict = examiner.examine(files, ["rm_loss"])["rm_loss"]
+    assert verdict.messages == (f"reward_model.py raises {kind} in line {line} while it is imported.",)
 
 
 def test_the_fingerprint_holds_what_the_tests_use(tmp_path, monkeypatch):

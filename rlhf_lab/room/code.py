@@ -156,4 +156,10 @@ def _import(file: str) -> ModuleType:
 
 
 def _broken(file: str, error: BaseException) -> Broken:
-    return Broken(f"{file} raises {builtin_kind(error)} while it is imported.")
+    """The sentence about an import that failed, with the innermost line of the file itself that led there."""
+    place, step = "", error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_filename.endswith(f"/{STUB_PACKAGE}/{file}"):
+            place = f" in line {step.tb_lineno}"
+        step = step.tb_next
+    return Broken(f"{file} raises {builtin_kind(error)}{place} while it is imported.")
