@@ -16,8 +16,8 @@
 # a picture of its scores, and a place to try it on your own sentences.
 #
 # **Time** about 2 hours. **It starts from** the course's small language model `tiny`, not from your notebook
-# 01. One thing of yours is needed from there: the data set of 2.3 lays out its texts with your own
-#     `build_sft_example` (1.1).
+# 01. One function of that notebook is needed: the data set of 2.3 lays out its texts with `build_sft_example`
+# (1.1). It is the one in your `rlhf_exercises/sft.py`, whether you wrote it or it came solved.
 
 # %%
 # %load_ext autoreload
@@ -227,7 +227,7 @@ with lab.todo("RewardModel", "last_token_index"):
 
 # %% [markdown] exercise="RMDataset"
 # Each pair becomes two rows, laid out as in 1.1: prompt, response, EOS, padding on the right. There are no
-# labels: nothing is predicted token by token. This is where your own `build_sft_example` is called.
+# labels: nothing is predicted token by token. This is where your package's `build_sft_example` is called.
 #
 # **In:** rows with `"prompt"`, `"chosen"` and `"rejected"`, a tokenizer, `max_len`. **Out:** item `i` is a
 # dictionary of four `LongTensor [max_len]`: `chosen_ids`, `chosen_mask`, `rejected_ids`, `rejected_mask`.
