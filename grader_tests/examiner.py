@@ -9,7 +9,7 @@ import rlhf_lab
 import solutions
 from rlhf_lab.checks.differences import plain
 from rlhf_lab.checks.known import load_known
-from rlhf_lab.checks.run import Outcome, judge
+from rlhf_lab.checks.run import Outcome, cases_of, recognise
 from rlhf_lab.course import Exercise, exercises
 from rlhf_lab.settings import STAGES
 from rlhf_lab.source_text import extent
@@ -225,7 +225,7 @@ class Examiner:
                 Outcome(plain(out["observed"]), bool(out["crashed"]), stub=out["stub"])
                 for out in answer["outcomes"]
             ]
-            return judge(exercise, Path(exercise.file), outcomes, load_known(exercise.name)).mistake
+            return recognise(load_known(exercise.name), cases_of(exercise), outcomes)
         except Gone:
             return None
         except Exception:  # a forged answer; what it costs is the sentence

@@ -12,6 +12,7 @@ from grader_tests import clinic
 from grader_tests.examiner import Examiner, exam_fingerprint
 from grader_tests.hidden import TESTS
 from rlhf_lab.course import exercises
+from tests.bank import entries
 
 
 def stubs() -> dict[str, bytes]:
@@ -204,6 +205,26 @@ def test_an_error_comes_with_its_place():
     with Examiner(training=False) as examiner:
         verdict = examiner.examine(files, ["rm_loss"])["rm_loss"]
     assert verdict.messages[0] == "Your code raised IndexError, in line 3 of rm_loss."
+
+
+def test_only_a_mistake_that_the_bank_knows_is_named_after_it():
+    files = package_of(None)
+    unknown = files["reward_model.py"].replace(
+        b"r_chosen - r_rejected).mean()", b"r_chosen - r_rejected).mean() * 1.37"
+    )
+    known = files["reward_model.py"].replace(
+        b"F.logsigmoid(r_chosen - r_rejected)", b"F.logsigmoid(r_rejected - r_chosen)"
+    )
+    messages = {}
+    for naming in (True, False):
+        with Examiner(training=False, naming=naming) as examiner:
+            for what, text in (("unknown", unknown), ("known", known)):
+                assert text != files["reward_model.py"]
+                verdict = examiner.examine({**files, "reward_model.py": text}, ["rm_loss"])["rm_loss"]
+                messages[what, naming] = verdict.messages[0]
+    assert messages["unknown", True] == messages["unknown", False]
+    sentences = [entry.says for entry in entries("rm_loss")]
+    assert messages["known", True] in sentences
 
 
 def test_points_of_the_clinic():

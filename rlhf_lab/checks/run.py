@@ -192,18 +192,25 @@ def _failure(known: Known, case: Case, outcome: Outcome) -> Difference | None:
 def _name(known: Known, cases: list[Case], outcomes: list[Outcome], failed: int) -> str | None:
     """The mistake behind a failure: one of the bank that shows the same in every case, else what the failing case
     stands for, else one of the bank that shows the same in the failing case."""
+    if (mistake := recognise(known, cases, outcomes)) is not None:
+        return mistake
     here = [
         mistake
         for mistake in known.mistakes
         if cases[failed].title in mistake.observed
         and known.matches(mistake, cases[failed], outcomes[failed].observed)
     ]
-    for mistake in here:
-        if all(known.matches(mistake, case, out.observed) for case, out in zip(cases, outcomes, strict=True)):
-            return mistake.name
     if cases[failed].mistake and not outcomes[failed].crashed:  # a crash can have any cause, a typo for one
         return cases[failed].mistake
     return here[0].name if here else None
+
+
+def recognise(known: Known, cases: list[Case], outcomes: list[Outcome]) -> str | None:
+    """The sentence about the one of the bank's mistakes that shows the same in every case, or None."""
+    for mistake in known.mistakes:
+        if all(known.matches(mistake, case, out.observed) for case, out in zip(cases, outcomes, strict=True)):
+            return mistake.name
+    return None
 
 
 def _first_unready(exercise: Exercise, code: TaughtCode, file: Path) -> Exercise | None:
