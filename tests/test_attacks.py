@@ -19,6 +19,7 @@ def test_no_points_for_an_attack_from_the_package(attack, examiner):
     names = ["compute_gae"]
     verdicts = examiner.examine(attacked_package(attack), names)
     assert {name: verdict.score for name, verdict in verdicts.items() if verdict.score} == {}, attack.says
+    assert list(Path("/tmp").glob("owned-by-a-*")) == []
 
 
 def test_after_all_attacks_the_examiner_still_gives_full_marks(examiner):

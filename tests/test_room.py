@@ -246,6 +246,20 @@ def test_tensors_without_numbers_stay_in_the_room(enter):
     assert candidate.call("ppo.probe").raised is None
 
 
+def test_a_tensor_with_more_rows_than_anybody_would_go_through_is_no_data(enter):
+    candidate = enter(
+        """
+    import torch
+    def probe(rows, width):
+        return torch.empty(rows, width)
+    """
+    )
+    assert candidate.call("ppo.probe", 50_000, 3).value.shape == (50_000, 3)
+    for width in (0, 1):
+        with pytest.raises(Gone, match="no data"):
+            candidate.call("ppo.probe", 10**6, width)
+
+
 def test_changed_arguments_are_seen(enter):
     candidate = enter("def probe(x, names):\n    x += 1\n    names.append('c')\n")
     answer = candidate.call("ppo.probe", torch.zeros(2), ["a"], after=(0, 1))

@@ -170,9 +170,9 @@ _attack(
     top="""
     from rlhf_lab.room import child
     def call(self, target, args, kwargs, names, grad, seed):
-        return {"returned": (torch.zeros(1), torch.zeros(1)), "number": 0, "after": {n: None for n in names}}
+        return {"returned": (torch.zeros(1), torch.zeros(1)), "number": 0, "records": True, "after": {n: None for n in names}}
     child.Child.call = call
-    child.Child.gradients = lambda self, *a: {"gradients": [], "carries": False}
+    child.Child.gradients = lambda self, *a: {"gradients": []}
     child.Child.observe = lambda self, name: {"outcomes": []}
     """,
 )
@@ -195,7 +195,7 @@ _attack(
     body="""
     import os, pickle, struct
     class Bomb:
-        def __reduce__(self): return (os.system, ("touch owned-by-a-pickle",))
+        def __reduce__(self): return (os.system, ("touch /tmp/owned-by-a-pickle",))
     bomb = pickle.dumps(Bomb())
     for handle in range(3, 64):
         try: os.write(handle, struct.pack("!Q", len(bomb)) + bomb)
