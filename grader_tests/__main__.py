@@ -32,7 +32,7 @@ def main() -> int:
     )
     _course(release)
     release.add_argument(
-        "--stage", nargs="+", metavar="NAME", help="01_sft and so on; all where none is given"
+        "--stage", nargs="+", metavar="NAME", help="01_sft, sft, 1 and so on; all where none is given"
     )
     release.add_argument("--whole", action="store_true", help="the whole course as one assignment instead")
     release.set_defaults(command=_release)
@@ -61,7 +61,7 @@ def main() -> int:
     export = commands.add_parser("export", help="write all marks as CSV, one column for each exercise")
     _course(export)
     export.add_argument(
-        "--to", type=Path, metavar="FILE", help="grades.csv in the course unless told otherwise"
+        "--to", type=Path, metavar="FILE", help="marks.csv in the course unless told otherwise"
     )
     export.set_defaults(command=_export)
 
@@ -142,6 +142,10 @@ def _release(arguments: argparse.Namespace) -> None:
     from .examiner import Examiner
 
     course = Course(arguments.course)
+    print(
+        "checking that the solution gets full marks and the blank assignment none: a minute or two",
+        flush=True,
+    )
     with Examiner(seed=course.seed) as examiner:
         released = release(course, examiner, arguments.stage, arguments.whole)
     for assignment in released:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from grader_tests.course.exam import Exam
+from grader_tests.course.gradebook import Grade, Marks, NotebookMarks
 from grader_tests.course.paths import Assignment, Course
 from grader_tests.course.report import CLASSES, report, summarise
 from grader_tests.verdict import ExerciseVerdict, SubmissionVerdict
@@ -88,11 +89,29 @@ def course(tmp_path):
 
 def test_mistakes_are_counted_by_name_and_come_in_order(course):
     gae = next(each for each in summarise(course, "03_ppo").exercises if each.name == "compute_gae")
-    assert {mistake.sentence: len(mistake.students) for mistake in gae.mistakes} == MISTAKES["compute_gae"]
-    assert [len(mistake.students) for mistake in gae.mistakes] == [5, 2, 1]
-    assert gae.solved == 4 and gae.share_solved == pytest.approx(1 / 3)
-    assert gae.lost == pytest.approx(sum(8 - score for score in gae.scores.values())) and gae.lost > 0
+    counted = {each.sentence: len(each.students) for each in (*gae.mistakes, *gae.unexamined)}
+    assert counted == MISTAKES["compute_gae"]
+    assert [len(mistake.students) for mistake in gae.mistakes] == [5, 1]
+    assert [each.sentence for each in gae.unexamined] == ["compute_gae is not written yet."]
+    assert gae.solved == 4 and gae.tried == 10 and gae.share_solved == pytest.approx(0.4)
+    wrong = [student for mistake in gae.mistakes for student in mistake.students]
+    assert gae.lost == pytest.approx(sum(8 - gae.scores[student] for student in wrong)) and gae.lost > 0
     assert gae.classes == {"none": 5, "under half": 0, "half or more": 3, "all": 4}
+
+
+def test_of_questions_only_what_a_person_has_read_has_a_mean(course, monkeypatch):
+    def marks(**values):
+        return Marks({"03_ppo": NotebookMarks({"why_dropout_off": Grade(**values)}, {}, 0.0)}, None)
+
+    by_student = {
+        "read": marks(auto=None, manual=1.5, score=1.5, waits=False),
+        "waits": marks(auto=None, manual=None, score=0.0, waits=True),
+        "again": marks(auto=None, manual=2.0, score=2.0, waits=True),
+        "blank": marks(auto=0.0, manual=None, score=0.0, waits=False),
+    }
+    monkeypatch.setattr("grader_tests.course.report.all_marks", lambda course, name: by_student)
+    (question,) = summarise(course, "03_ppo").questions
+    assert (question.waiting, question.blank, question.scores) == (2, 1, (1.5,))
 
 
 def test_what_to_talk_about_is_what_cost_the_class_most(course):
@@ -101,6 +120,34 @@ def test_what_to_talk_about_is_what_cost_the_class_most(course):
     assert list(content.topics) == sorted(content.topics, key=lost.get, reverse=True)
     assert set(content.topics) == {"compute_gae", "ppo_losses", "ppo_step", "shape_token_rewards"}
     assert [each.name for each in content.to_talk_about] == list(content.topics)
+
+
+def test_what_is_missing_blank_or_broken_is_said_once_and_is_no_mistake(course):
+    right = {name: ExerciseVerdict(name, points, points) for name, points in POINTS.items()}
+    reasons = {
+        0: "rlhf_exercises/ppo.py was not handed in.",
+        1: "PPO (1).PY is larger than the 1 MB that a file of its kind may have.",
+        2: "ppo.py does not parse: line 3: no exercise in it can be examined.",
+        3: "ppo.py raises NameError while it is imported.",
+    }
+    for number in range(12):
+        course.write_verdict(verdict_of(number, exercises=right))
+    for number, reason in reasons.items():
+        lost = {name: ExerciseVerdict(name, 0.0, points, (reason,)) for name, points in POINTS.items()}
+        course.write_verdict(verdict_of(number, exercises=lost))
+    blank = ExerciseVerdict("rollout", 0.0, POINTS["rollout"], ("rollout is not written yet.",))
+    course.write_verdict(verdict_of(4, exercises=right | {"rollout": blank}))
+    wrong = ExerciseVerdict("ppo_losses", 1.0, POINTS["ppo_losses"], ("The sign is wrong.",))
+    for number in (5, 6, 7):
+        course.write_verdict(verdict_of(number, exercises=right | {"ppo_losses": wrong}))
+    content = summarise(course, "03_ppo")
+    assert content.topics == ("ppo_losses",)
+    assert content.unexamined == {reason: [f"student-{n:02}"] for n, reason in reasons.items()} | {
+        "rollout is not written yet.": ["student-04"]
+    }
+    page = report(course.root, "03_ppo").read_text(encoding="utf-8")
+    assert "5 of the 8 who wrote it solved it" in page and "Most often (3): The sign is wrong." in page
+    assert all(page.count(reason) == 1 for reason in reasons.values())
 
 
 def test_who_has_handed_in_nothing_and_who_has_no_verdict(course):
@@ -127,6 +174,11 @@ def test_verdicts_of_different_tests_are_said(course):
     older, kept_apart = summarise(course, "03_ppo").notes
     assert older.startswith("1 verdicts come from another version of the hidden tests")
     assert kept_apart.endswith("bubblewrap, process limits.")
+
+
+def test_where_no_code_was_run_nothing_is_said_of_how_it_was_kept_apart(course):
+    course.write_verdict(verdict_of(0, confinement="nothing was run"))
+    assert summarise(course, "03_ppo").notes == (KEPT_APART,)
 
 
 def test_a_class_graded_wholly_with_older_tests_is_said(course):

@@ -151,6 +151,12 @@ def test_exercises_with_points_mistake_and_source(course):
     assert page(course).total == pytest.approx((7.92, 24.0))
 
 
+def test_what_the_assignment_was_released_with_is_not_shown_as_the_students(course):
+    write(course.package(NAME) / "sft.py", SOURCE)
+    assert [part.source for part in page(course).exercises[:3]] == [None, None, None]
+    assert "There is nothing of yours here." in html(course) and "logits" not in html(course)
+
+
 def test_answers_with_points_and_comments_of_a_person(course):
     grade_by_hand(course, "why_mask", 1.5, "Say more.\n")
     grade_by_hand(course, "diagnoses", comment="Look at D again.")

@@ -12,13 +12,17 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import nbformat
 import pytest
 from nbgrader.api import Gradebook
 
+from grader_tests.course.exam import Exam
 from grader_tests.course.export import export
+from grader_tests.course.feedback import build_page, feedback
 from grader_tests.course.grade import grade, only_run
 from grader_tests.course.gradebook import read_marks
 from grader_tests.course.regrade import regrade
+from grader_tests.course.report import report
 from grader_tests.course.workers import Fault, Workers
 from rlhf_lab.errors import LabError
 from tests.small_course import FakeExam, hand_in, make_course
@@ -116,6 +120,80 @@ def test_without_notebook_and_module_there_is_a_verdict_all_the_same(course, exa
     assert not exam.examined()
 
 
+def test_a_submission_of_which_nothing_could_be_taken_is_no_ordinary_zero(course, exam, capsys):
+    for student, name in (("gus", "handin.zip"), ("hal", "timestamp.txt")):
+        course.submitted(PPO, student).mkdir(parents=True)
+        (course.submitted(PPO, student) / name).write_text("2026-11-29 12:00:00 UTC")
+    hand_in(course, PPO, "ada", "# solved rollout")
+    for state in ("graded", "kept"):
+        run = grade(course.root, exam=exam)
+        assert states(run) == dict.fromkeys(("ada", "gus", "hal"), state) and run.status == 1
+        said = capsys.readouterr().out
+        assert "NOTHING TAKEN 03_ppo gus: handin.zip is an archive: it was not unpacked." in said
+        assert "NOTHING TAKEN 03_ppo hal: " in said and "NOTHING TAKEN 03_ppo ada" not in said
+        assert "confined by: nothing, this is a fake." in said
+    rows = {row["student"]: row for row in read_csv(export(course.root))}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "ada": "graded",
+        "gus": "nothing could be taken",
+        "hal": "nothing could be taken",
+    }
+
+
+def test_work_in_a_wrong_place_is_said_everywhere(course, exam, capsys):
+    hand_in(course, PPO, "ada", "# solved rollout")
+    (course.root / "submitted" / "eve" / "ppo").mkdir(parents=True)
+    (course.root / "submitted" / "notes.txt").touch()
+    sentence = "submitted/eve/ppo: no assignment has this name: rename the folder to one of 03_ppo"
+    assert grade(course.root, exam=exam).status == 1
+    assert f"NOT GRADED {sentence}" in capsys.readouterr().out
+    ada, eve = read_csv(export(course.root))
+    assert (ada["remarks"], eve["state"], eve["remarks"]) == ("", "not handed in", f"{sentence}.")
+    assert report(course.root, PPO).read_text().count(sentence) == 1
+    assert grade(course.root, students=["ada"], exam=exam).status == 0
+    hand_in(course, PPO, "eve", "# solved rollout")
+    assert grade(course.root, students=["eve"], exam=exam).status == 1
+    assert f"NOT GRADED {sentence}" in capsys.readouterr().out
+    eve = read_csv(export(course.root))[1]
+    assert (eve["state"], eve["remarks"]) == ("graded", f"{sentence}.")
+
+
+def test_where_nothing_is_handed_in_it_is_said_where_it_is_expected(course, exam):
+    for command in (
+        lambda: grade(course.root, exam=exam),
+        lambda: regrade(course.root, exam=exam),
+        lambda: export(course.root),
+    ):
+        with pytest.raises(LabError, match=r"nothing has been handed in: .* as submitted/STUDENT/03_ppo/$"):
+            command()
+    assert not (course.root / "marks.csv").exists()
+    hand_in(course, PPO, "ada")
+    assert read_csv(export(course.root))[0]["state"] == "not graded"
+
+
+def test_a_name_that_is_too_long_for_files_is_one_students_sentence(course, exam, capsys):
+    hand_in(course, PPO, "ada", "# solved rollout")
+    (course.root / "submitted" / ("王" * 84) / PPO).mkdir(parents=True)
+    hand_in(course, PPO, "王" * 66, "# solved rollout")
+    run = grade(course.root, exam=exam)
+    assert states(run) == {"ada": "graded", "王" * 66: "graded"} and len(run.strays) == 1
+    assert "this name is too long" in capsys.readouterr().out
+    assert feedback(course.root).status == 0 and len(read_csv(export(course.root))) == 2
+    report(course.root, PPO)
+
+
+def test_verdicts_without_the_tests_that_train_are_said(course, exam, capsys):
+    for student in ("ada", "bob"):
+        hand_in(course, PPO, student, "# solved rollout")
+    short = replace(exam, version=Exam(training=False, seed=course.seed).fingerprint())
+    grade(course.root, students=["ada"], exam=short)
+    assert "1 of these verdicts leave out the tests that train a model" in capsys.readouterr().out
+    grade(course.root, students=["bob"], exam=exam)
+    assert "leave out" not in capsys.readouterr().out
+    ada, bob = read_csv(export(course.root))
+    assert ada["remarks"] == "Graded without the tests that train a model." and bob["remarks"] == ""
+
+
 def test_a_gradebook_that_says_something_else_is_put_right(course, exam):
     hand_in(course, PPO, "ada", "# solved rollout")
     grade(course.root, exam=exam)
@@ -185,8 +263,15 @@ def test_two_runs_in_one_course_are_refused(course, exam):
 
 def test_students_that_are_unknown_are_refused(course, exam):
     hand_in(course, PPO, "ada")
-    with pytest.raises(LabError, match="zoe handed in nothing"):
-        grade(course.root, students=["ada", "zoe"], exam=exam)
+    hand_in(course, PPO, "adam")
+    (course.root / "submitted" / "eve" / "ppo").mkdir(parents=True)
+    for student, sentence in (
+        ("zoe", "zoe handed in nothing that could be graded"),
+        ("ad", "ad handed in nothing that could be graded: there is ada, adam"),
+        ("eve", "eve handed in nothing that could be graded: submitted/eve/ppo: no assignment has this name"),
+    ):
+        with pytest.raises(LabError, match=f"^{sentence}"):
+            grade(course.root, students=["ada", student], exam=exam)
 
 
 # Workers
@@ -222,6 +307,49 @@ def comment_on(course, student: str) -> None:
         question.manual_score, question.needs_manual_grade = 1.5, False
         gradebook.find_comment("why_dropout_off", PPO, PPO, student).manual_comment = "Well said."
         gradebook.db.commit()
+
+
+def answer(course, student: str, text: str) -> None:
+    """Answer the question why_dropout_off."""
+    path = course.submitted(PPO, student) / f"{PPO}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    cells = {cell.metadata.get("nbgrader", {}).get("grade_id"): cell for cell in notebook.cells}
+    cells["why_dropout_off"].source = text
+    nbformat.write(notebook, path)
+
+
+def test_only_answers_that_changed_are_read_again(course, exam):
+    for student in ("ada", "bob"):
+        hand_in(course, PPO, student, "# solved rollout")
+        answer(course, student, "Because of the ratio.")
+    grade(course.root, exam=exam)
+    for student in ("ada", "bob"):
+        comment_on(course, student)
+        hand_in(course, PPO, student, "# solved compute_gae")
+    answer(course, "ada", "Because of the ratio.")
+    answer(course, "bob", "Because of the noise.")
+    assert states(grade(course.root, exam=exam)) == {"ada": "graded", "bob": "graded"}
+    ada, bob = (read_marks(course, PPO, student) for student in ("ada", "bob"))
+    assert (ada.grades["why_dropout_off"].manual, ada.grades["why_dropout_off"].waits) == (1.5, False)
+    assert (bob.grades["why_dropout_off"].manual, bob.grades["why_dropout_off"].waits) == (1.5, True)
+    for student, marks_ in (("ada", ada), ("bob", bob)):
+        made = build_page(course, course.assignment(PPO), student, PPO)
+        shown = sum(part.score for part in made.exercises) + sum(
+            each.score for each in made.answers if each.marked or not each.waits
+        )
+        assert shown == made.total[0] == marks_.total == 9.5
+    feedback(course.root)
+    page = (course.feedback(PPO, "bob") / f"{PPO}.html").read_text(encoding="utf-8")
+    assert "to be read again" in page and "1.5 of 2" in page and "the points are not final" in page
+    assert "to be read again" not in (course.feedback(PPO, "ada") / f"{PPO}.html").read_text(encoding="utf-8")
+
+
+def test_half_a_notebook_of_a_run_that_was_killed_is_written_anew(course, exam):
+    hand_in(course, PPO, "ada", "# solved rollout")
+    grade(course.root, exam=exam)
+    (course.autograded(PPO, "ada") / f"{PPO}.ipynb").write_text("{")
+    hand_in(course, PPO, "ada", "# solved compute_gae")
+    assert states(grade(course.root, exam=exam)) == {"ada": "graded"}
 
 
 def test_a_regrade_says_whose_marks_change_and_keeps_what_a_person_wrote(course, exam, capsys):
@@ -296,6 +424,10 @@ def test_the_table_has_every_point_and_no_formula(course, exam):
     assert "The notebook 03_ppo was not found" in ada["remarks"]
     assert ada["last_name"] == '\'=HYPERLINK("x")' and ada["email"] == "'-1+2" and zoe["last_name"] == "'@x"
     assert (zoe["state"], zoe["rollout"], zoe["total"]) == ("not handed in", "", "0.0")
+    placed = [name for name in ada if name in course.assignment(PPO).cells[PPO]]
+    assert (
+        placed == [name for name in course.assignment(PPO).cells[PPO] if name in placed] and len(placed) > 10
+    )
 
 
 def test_a_damaged_verdict_leaves_the_table_of_the_class(course, exam):
@@ -321,6 +453,10 @@ def test_nbgraders_own_export_works_with_both_exporters(course, exam, tmp_path):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         subprocess.run(command, cwd=course.root, env=environment, check=True, capture_output=True)
     assert read_csv(ours)[0]["rollout"] == "6.0"
+    marks_, before = export(course.root), export(course.root).read_bytes()
+    command = [sys.executable, "-c", script, "export"]
+    subprocess.run(command, cwd=course.root, env=environment, check=True, capture_output=True)
+    assert (course.root / "grades.csv").is_file() and marks_.read_bytes() == before
     with open(theirs, newline="") as file:
         assert next(csv.DictReader(file))["score"] == "6.0"
 

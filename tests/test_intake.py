@@ -1,17 +1,22 @@
 """Submissions that misbehave: each is taken in, what counts in it counts, and what was odd is said in a sentence."""
 
+import encodings
+import io
 import json
 import os
+import pkgutil
 import re
 import shutil
 import socket
+import tokenize
 import zipfile
+from datetime import datetime
 from pathlib import Path
 
 import nbformat
 import pytest
 
-from grader_tests.course.intake import handed_in, stage, take_in
+from grader_tests.course.intake import NOTHING, handed_in, stage, take_in, time_handed_in
 from tests.small_course import hand_in, make_course
 
 PPO, END = "03_ppo", "04_end_to_end"
@@ -403,4 +408,119 @@ def test_what_is_no_submission_is_named(course, folder):
     (course.root / "submitted" / ".DS_Store").touch()
     found, strays = handed_in(course)
     assert found == [(PPO, "ada")]
-    assert list(strays) == ["submitted/ada/03ppo", "submitted/b[o]b", "submitted/notes.txt"]
+    assert [stray.path for stray in strays] == [
+        "submitted/ada/03ppo",
+        "submitted/b[o]b",
+        "submitted/notes.txt",
+    ]
+
+
+def test_a_file_in_the_place_of_a_folder_is_told_from_a_folder_of_a_wrong_name(course):
+    eve, fay = course.root / "submitted" / "eve", course.root / "submitted" / "fay"
+    (eve / "ppo").mkdir(parents=True)
+    fay.mkdir()
+    (fay / f"{PPO}.ipynb").touch()
+    wrong_name, no_folder = handed_in(course)[1]
+    assert wrong_name.student == "eve" and no_folder.student == "fay"
+    assert wrong_name.reason == f"no assignment has this name: rename the folder to one of {PPO}, {END}"
+    assert no_folder.reason == (
+        f"it is a file, and a submission is a folder: put it into a folder called {PPO} or {END}"
+    )
+
+
+def test_a_name_that_leaves_no_room_for_the_names_of_files_is_said(course):
+    for name in ("王" * 84, "王" * 66):
+        (course.root / "submitted" / name / PPO).mkdir(parents=True)
+    found, (stray,) = handed_in(course)
+    assert found == [(PPO, "王" * 66)] and "this name is too long" in stray.reason
+
+
+ALL_ENCODINGS = sorted(module.name for module in pkgutil.iter_modules(encodings.__path__))
+
+
+@pytest.mark.parametrize(
+    "content", [b'x = "\\ud800 +2AA-"\n', "# Löwe\n".encode(), b"%s\n" % bytes(range(128, 256))]
+)
+def test_whatever_encoding_a_module_names_it_is_taken_as_utf_8(course, folder, content):
+    others = ["rot13", "hex", "base64", "zlib", "bz2", "uu", "quopri", "no-such-encoding"]
+    for number, encoding in enumerate(ALL_ENCODINGS + others):
+        for line, head in enumerate(("# coding: ", "#!/usr/bin/python\n# -*- coding: ")):
+            write(f"rlhf_exercises/helper_{number}_{line}.py", f"{head}{encoding}\n".encode() + content)(
+                folder
+            )
+    helpers = {name: text for name, text in taken(course).files.items() if name.startswith("helper")}
+    assert len(helpers) > 200
+    for text in helpers.values():
+        text.decode("utf-8")
+        assert tokenize.detect_encoding(io.BytesIO(text).readline)[0] == "utf-8"
+
+
+def test_what_looks_like_an_encoding_further_down_stays(course, folder):
+    code = b"def read(path, encoding):\n    x = 'L\xf6we'\n    return open(path, encoding=encoding, errors='x')\n"
+    write("rlhf_exercises/helper.py", code)(folder)
+    assert taken(course).files["helper.py"].decode() == code.decode("cp1252")
+
+
+@pytest.mark.parametrize("module", ["sft", "ppo"])
+def test_a_folder_that_would_be_imported_in_the_place_of_a_module_is_not_used(course, folder, module):
+    write(f"rlhf_exercises/{module}/__init__.py")(folder)
+    submission = taken(course)
+    assert set(submission.files) == {"__init__.py", "sft.py", "reward_model.py", "ppo.py"}
+    assert submission.remarks == (
+        f"rlhf_exercises/{module}/__init__.py is not used: Python would import it in the place of a module.",
+    )
+
+
+@pytest.mark.parametrize("name", ["timestamp.txt", "handin.zip", "readme.txt", "rlhf_exercises/notes.md"])
+def test_a_submission_of_which_nothing_could_be_taken_says_so(course, folder, name):
+    empty(folder)
+    write(name, b"2026-11-29 12:00:00 UTC")(folder)
+    assert NOTHING in taken(course).remarks
+
+
+def test_a_submission_without_notebook_or_without_code_is_one_all_the_same(course, folder):
+    assert NOTHING not in taken(course).remarks
+    (folder / f"{PPO}.ipynb").unlink()
+    assert NOTHING not in taken(course).remarks
+    shutil.rmtree(hand_in(course, PPO, "ada", OWN) / "rlhf_exercises")
+    assert NOTHING not in taken(course).remarks
+
+
+@pytest.mark.parametrize(
+    ("content", "time"),
+    [
+        (b"2026-11-29T13:00:00+01:00\n", datetime(2026, 11, 29, 12)),
+        (b"2026-11-29 12:00:00 UTC", datetime(2026, 11, 29, 12)),
+        (b"", None),
+        (b"\n", None),
+        (b"yesterday", None),
+        (b"\xff\xfe", None),
+        (b"1e999", None),
+        (b"0001-01-01 00:00:00", None),
+        (b"9999-12-31 23:59:59", None),
+        (b"2026-11-29 12:00:00" + b" " * 5000, None),
+    ],
+)
+def test_a_time_is_the_same_for_intake_and_for_nbgrader(course, folder, content, time):
+    write("timestamp.txt", content)(folder)
+    assert time_handed_in(folder) == time
+    assert (taken(course).timestamp is not None) == (time is not None)
+
+
+def test_a_time_that_is_a_pipe_a_link_or_a_folder_is_none(course, folder):
+    path = folder / "timestamp.txt"
+    for make in (lambda: os.mkfifo(path), lambda: path.symlink_to("/etc/hostname"), lambda: path.mkdir()):
+        make()
+        assert time_handed_in(folder) is None
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert time_handed_in(folder) is None
+
+
+def test_of_very_many_outputs_the_first_are_read(course, folder):
+    raw = json.loads((folder / f"{PPO}.ipynb").read_text())
+    plain = next(c for c in raw["cells"] if c["cell_type"] == "code")
+    plain["outputs"] = [{"output_type": "stream", "name": "stdout", "text": f"{n}\n"} for n in range(20_000)]
+    (folder / f"{PPO}.ipynb").write_text(json.dumps(raw))
+    read = nbformat.reads(taken(course).notebooks[PPO], as_version=4)
+    (outputs,) = (c.outputs for c in read.cells if c.get("outputs"))
+    assert len(outputs) == 1000 and outputs[-1].text == "999\n"

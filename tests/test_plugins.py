@@ -2,8 +2,13 @@
 
 import base64
 import copy
+import io
 import os
+import re
 import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import nbformat
@@ -14,13 +19,14 @@ from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_cell
 from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
-from nbgrader.plugins import FileNameCollectorPlugin
 from traitlets.config import Config
 
 from grader_tests.course.cells import restore
 from grader_tests.course.defuse import as_typed, harmless_markdown, harmless_outputs
+from grader_tests.course.intake import handed_in, take_in
 from grader_tests.course.nbgrader_config import configure
 from grader_tests.course.paths import Course
+from grader_tests.course.plugins import OneSubmission
 from grader_tests.course.release import release
 from grader_tests.verdict import ExerciseVerdict, SubmissionVerdict
 from tests.small_course import FakeExaminer
@@ -28,6 +34,7 @@ from tests.small_course import FakeExaminer
 ASSIGNMENT, STUDENT, NOTEBOOK = "04_end_to_end", "alice", "04_end_to_end"
 SCORES = {"train_ppo": 3.25, "clinic": 2.5, "reward_hacking": None, "negative_kl": 0.0}
 ANSWER = "It **rises** while the judge falls: $r<0$."
+ROOT = Path(__file__).parent.parent
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 
 
@@ -484,26 +491,98 @@ def test_nothing_a_student_wrote_runs_in_a_browser(pages, tmp_path):
         browser.close()
 
 
+# --- when it was handed in ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"", b"yesterday", b"\xff", b"0001-01-01 00:00:00"])
+def test_a_time_that_is_none_leaves_formgraders_list_and_autograding(course, submission, content):
+    other = course.submitted(ASSIGNMENT, "bob")
+    shutil.copytree(course.submitted(ASSIGNMENT, STUDENT), other, dirs_exist_ok=True)
+    try:
+        (course.submitted(ASSIGNMENT, STUDENT) / "timestamp.txt").write_bytes(content)
+        (other / "timestamp.txt").write_text("2026-11-29 12:00:00 UTC")
+        assert autograde(course, submission)["success"]
+        listed = {each["student"]: each for each in api(course).get_submissions(ASSIGNMENT)}
+        assert listed[STUDENT]["autograded"] and listed[STUDENT]["timestamp"] is None
+        assert listed["bob"]["timestamp"] == "2026-11-29T12:00:00"
+    finally:
+        shutil.rmtree(other)
+
+
 # --- collecting ---------------------------------------------------------------------------------------
+
+
+MOODLE, CANVAS = "Zoë O'Smith_48213_assignsubmission_file_", "smithzoe_12345_678901_"
 
 
 @pytest.mark.parametrize(
     ("path", "student", "file"),
     [
-        ("extracted/alice/04_end_to_end/04_end_to_end.ipynb", "alice", "04_end_to_end.ipynb"),
-        ("extracted/alice/04_end_to_end.ipynb", "alice", "04_end_to_end.ipynb"),
-        ("extracted/b.c@x.org/a/b/rlhf_exercises/ppo.py", "b.c@x.org", "rlhf_exercises/ppo.py"),
-        ("extracted/alice/rlhf_exercises/sub/helper.py", "alice", "rlhf_exercises/sub/helper.py"),
-        ("extracted/alice/x/rlhf_lab/cli.py", None, None),
-        ("extracted/alice/.venv/lib/rlhf_exercises/x.py", None, None),
-        ("extracted/alice/.ipynb_checkpoints/04-checkpoint.ipynb", None, None),
-        ("extracted/alice/__MACOSX/._04.ipynb", None, None),
-        ("extracted/<img src=x onerror=pwned()>/04_end_to_end.ipynb", None, None),
-        ("extracted/alice/evil.html", None, None),
+        ("alice/04_end_to_end/04_end_to_end.ipynb", "alice", "04_end_to_end/04_end_to_end.ipynb"),
+        ("alice/04_end_to_end.ipynb", "alice", "04_end_to_end.ipynb"),
+        ("b.c@x.org/a/b/rlhf_exercises/ppo.py", "b.c@x.org", "a/b/rlhf_exercises/ppo.py"),
+        ("Yan Li/rlhf_exercises/sub/helper.py", "Yan Li", "rlhf_exercises/sub/helper.py"),
+        ("alice/hw_2026_11/ppo.py", "alice", "hw_2026_11/ppo.py"),
+        (f"course-HW2-778812/{MOODLE}/04/rlhf_exercises/ppo.py", "Zoë O'Smith", "04/rlhf_exercises/ppo.py"),
+        (f"course-HW2-778812/{MOODLE}/ppo.py", "Zoë O'Smith", "ppo.py"),
+        (f"course-HW2-778812/{MOODLE}ppo.py", "Zoë O'Smith", "ppo.py"),
+        (f"{MOODLE}/04_end_to_end.ipynb", "Zoë O'Smith", "04_end_to_end.ipynb"),
+        (f"submissions/{CANVAS}04_end_to_end/rlhf_exercises/ppo.py", "smithzoe", "rlhf_exercises/ppo.py"),
+        (f"submissions/{CANVAS}ppo-1.py", "smithzoe", "ppo-1.py"),
+        ("smithzoe_LATE_12345_678901_work/ppo.py", "smithzoe", "ppo.py"),
+        (f"course-HW2-778812/{MOODLE}/__MACOSX/04/ppo.py", None, None),
+        ("course-HW2-778812/<b>_48213_assignsubmission_file_/ppo.py", None, None),
+        ("alice/x/rlhf_lab/cli.py", None, None),
+        ("alice/.venv/lib/rlhf_exercises/x.py", None, None),
+        ("alice/.ipynb_checkpoints/04-checkpoint.ipynb", None, None),
+        ("alice/__MACOSX/._04.ipynb", None, None),
+        ("<img src=x onerror=pwned()>/04_end_to_end.ipynb", None, None),
+        ("alice/evil.html", None, None),
     ],
 )
 def test_what_is_collected_from_a_learning_platform(course, path, student, file):
     config = Config()
     configure(config, course.root)
-    found = FileNameCollectorPlugin(config=config).collect(f"{course.root}/downloaded/{ASSIGNMENT}/{path}")
+    place = f"{course.root}/.hidden/downloaded/{ASSIGNMENT}/extracted/{path}"
+    found = OneSubmission(config=config).collect(place)
     assert (found and found["student_id"], found and found["file_id"]) == (student, file)
+
+
+def packed(course: Course, *folders: str) -> bytes:
+    """A zip of the released assignment in each of these folders."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for folder in folders:
+            for path in course.release(ASSIGNMENT).rglob("*"):
+                archive.write(path, f"{folder}{path.relative_to(course.release(ASSIGNMENT))}")
+    return content.getvalue()
+
+
+def test_nbgraders_own_command_collects_what_learning_platforms_pack(course, tmp_path):
+    shutil.copytree(course.root, tmp_path / "course")
+    course = Course(tmp_path / "course")
+    shutil.rmtree(course.root / "submitted", ignore_errors=True)
+    archive = course.root / "downloaded" / ASSIGNMENT / "archive"
+    archive.mkdir(parents=True)
+    work = packed(course, f"{ASSIGNMENT}/")
+    (archive / "ann.zip").write_bytes(work)
+    (archive / "Yan Li.zip").write_bytes(packed(course, "", "old/"))
+    (archive / "all.zip").write_bytes(packed(course, "eve/", "fay/"))
+    with zipfile.ZipFile(archive / "course-HW4-778812.zip", "w") as moodle:
+        moodle.writestr(f"{MOODLE}/{ASSIGNMENT}.zip", work)
+        moodle.writestr("Bo Ek_48214_assignsubmission_file_/ppo.py", "x = 1\n")
+    with zipfile.ZipFile(archive / "submissions.zip", "w") as canvas:
+        canvas.writestr(f"{CANVAS}{ASSIGNMENT}.zip", work)
+    script = "from nbgrader.apps.nbgraderapp import main; main()"
+    told = subprocess.run(
+        [sys.executable, "-c", script, "zip_collect", ASSIGNMENT],
+        cwd=course.root, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert re.search(r"all/ holds several submissions, and does not say whose", told.stderr)
+    found, strays = handed_in(course)
+    assert {student for _, student in found} == {"ann", "Yan Li", "Zoë O'Smith", "Bo Ek", "smithzoe"}
+    assert strays == []
+    for student in ("ann", "Yan Li", "Zoë O'Smith", "smithzoe"):
+        assert take_in(course, ASSIGNMENT, student).missing == {}
+    assert take_in(course, ASSIGNMENT, "Bo Ek").files["ppo.py"] == b"x = 1\n"

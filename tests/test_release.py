@@ -1,7 +1,6 @@
 """Releasing: what students get, what they do not get, and when it is refused."""
 
 import hashlib
-import io
 import json
 import os
 import re
@@ -9,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import nbformat
@@ -17,7 +17,7 @@ from nbgrader.api import Gradebook
 from traitlets.config import Config
 
 from grader_tests.course import release as releasing
-from grader_tests.course.bundle import write_zip
+from grader_tests.course.bundle import write_bundle
 from grader_tests.course.drafts import Draft, choose, stage_names
 from grader_tests.course.leaks import leaks
 from grader_tests.course.nbgrader_config import configure
@@ -156,10 +156,11 @@ def test_the_bundle_has_everything_to_work_with_and_nothing_hidden(course):
 
 
 def test_the_same_files_are_the_same_zip(course):
+    before = course.bundle(STAGE).read_bytes()
     with zipfile.ZipFile(course.bundle(STAGE)) as archive:
         files = {name.removeprefix(f"{STAGE}/"): archive.read(name) for name in archive.namelist()}
-    backwards = dict(reversed(files.items()))
-    assert write_zip(backwards, STAGE) == course.bundle(STAGE).read_bytes()
+    write_bundle(course.bundle(STAGE), dict(reversed(files.items())), STAGE)
+    assert course.bundle(STAGE).read_bytes() == before
 
 
 def test_the_unpacked_bundle_works_on_its_own(course, tmp_path):
@@ -300,7 +301,22 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_the_zip_has_no_time_and_plain_permissions():
-    with zipfile.ZipFile(io.BytesIO(write_zip({"a.txt": b"x"}, "top"))) as archive:
+def test_files_of_a_bundle_have_the_time_of_the_release_and_plain_permissions(tmp_path):
+    path = tmp_path / "top.zip"
+    path.write_bytes(b"damaged")
+    write_bundle(path, {"a.txt": b"x"}, "top")
+    with zipfile.ZipFile(path) as archive:
         (entry,) = archive.infolist()
-    assert (entry.filename, entry.date_time[0], entry.external_attr >> 16) == ("top/a.txt", 2026, 0o644)
+    assert (entry.filename, entry.external_attr >> 16) == ("top/a.txt", 0o644)
+    assert abs(datetime.now(UTC) - datetime(*entry.date_time, tzinfo=UTC)) < timedelta(minutes=5)
+    before = path.stat().st_mtime_ns
+    write_bundle(path, {"a.txt": b"x"}, "top")
+    assert path.stat().st_mtime_ns == before
+    write_bundle(path, {"a.txt": b"y"}, "top")
+    with zipfile.ZipFile(path) as archive:
+        assert archive.read("top/a.txt") == b"y"
+
+
+@pytest.mark.parametrize("name", ["02_reward_model", "reward_model", "02", "2"])
+def test_a_stage_has_several_names(name):
+    assert [draft.name for draft in choose([name], whole=False)] == ["02_reward_model"]

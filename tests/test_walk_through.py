@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+from urllib.parse import urljoin
 
 import pytest
 
@@ -30,6 +31,7 @@ def course(tmp_path_factory, pupils):
     with Examiner(training=False, seed=course.seed) as examiner:
         release(course, examiner, [ASSIGNMENT])
     hand_in(course, ASSIGNMENT, pupils)
+    (course.submitted(ASSIGNMENT, "chen") / "timestamp.txt").touch()  # nbgrader itself finds no time in it
     run = grade(course.root, training=False)
     assert run.failed == []
     return course
@@ -81,6 +83,8 @@ def test_the_table_of_marks_and_the_report(course, pupils):
 def test_formgrader_shows_the_marks_runs_nothing_and_keeps_a_comment(course, pupils):
     exercises = course.assignment(ASSIGNMENT).exercises
     with formgrader(course.root) as page:
+        listed = page.page.request.get(urljoin(page.page.url, f"api/submissions/{ASSIGNMENT}"))
+        assert {entry["student"] for entry in listed.json()} == {pupil.name for pupil in pupils}
         for student in ("chen", "juno", "kai"):
             page.open_submission(ASSIGNMENT, ASSIGNMENT, submission_id(course, student))
             verdict = course.read_verdict(ASSIGNMENT, student)

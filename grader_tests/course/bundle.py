@@ -2,11 +2,14 @@
 
 import io
 import re
+import time
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from rlhf_lab import clinic
 from rlhf_lab.course import exercises
+from rlhf_lab.runs import write_bytes
 from rlhf_lab.settings import STUB_PACKAGE
 
 from .drafts import Draft
@@ -16,7 +19,6 @@ CHECKOUT = Path(__file__).resolve().parent.parent.parent
 FILES = ("LICENSE", "constraints.txt", "environment.yml", "pyproject.toml")
 WORKBENCH = "rlhf_lab"
 NOT_THERE = re.compile(r', "(?:solutions|grader_tests)\*"')  # in pyproject.toml's list of packages
-TIME = (2026, 1, 1, 0, 0, 0)  # of every file in a bundle, so that the same content is the same zip
 
 MAKEFILE = """\
 # Each target is one command that works without make too, on Windows as well (see README.md).
@@ -74,12 +76,33 @@ def _student_project(text: str) -> str:
     return "".join(line for line in lines if "grader_tests" not in line)
 
 
-def write_zip(files: dict[str, bytes], top: str) -> bytes:
-    """A zip with `files` in the folder `top`. The same files give the same bytes."""
+def write_bundle(path: Path, files: Mapping[str, bytes], top: str) -> None:
+    """Write a zip with `files` in the folder `top`; one that holds just these already stays, with its times.
+
+    Each file has the time of the release, since the workbench tells students when they saved theirs.
+
+    Raises:
+        LabError: when it cannot be written.
+    """
+    inside = {f"{top}/{name}": content for name, content in files.items()}
+    if _content(path) != inside:
+        write_bytes(path, _zip(inside, time.gmtime()[:6]))
+
+
+def _content(path: Path) -> dict[str, bytes] | None:
+    """What a zip holds; None where there is none, or a damaged one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        return None
+
+
+def _zip(files: Mapping[str, bytes], when: tuple[int, ...]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(files):
-            entry = zipfile.ZipInfo(f"{top}/{name}", TIME)
+            entry = zipfile.ZipInfo(name, when)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.create_system, entry.external_attr = 3, 0o644 << 16  # as on Unix, wherever it is made
             archive.writestr(entry, files[name])

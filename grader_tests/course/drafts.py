@@ -124,15 +124,24 @@ def stage_names() -> list[str]:
 def choose(stages: Sequence[str] | None, whole: bool) -> list[Draft]:
     """The assignments to release: the whole course as one, or those of `stages`, which are all where it is None.
 
+    A stage is called "02_reward_model", "reward_model", "02" or "2".
+
     Raises:
         LabError: when there is no such stage.
     """
     if whole:
         return [Draft(WHOLE, tuple(notebook_names()), frozenset(exercises()), frozenset())]
     names = stage_names()
-    if unknown := set(stages or ()) - set(names):
+    called = {other: name for name in names for other in _other_names(name)}
+    wanted = names if stages is None else stages
+    if unknown := set(wanted) - called.keys():
         raise LabError(f"there is no stage {', '.join(sorted(unknown))}: there are {', '.join(names)}")
-    return [_stage(name, names) for name in stages or names]
+    return [_stage(name, names) for name in dict.fromkeys(called[stage] for stage in wanted)]
+
+
+def _other_names(name: str) -> tuple[str, ...]:
+    number, _, title = name.partition("_")
+    return name, title, number, number.lstrip("0")
 
 
 def _stage(name: str, names: list[str]) -> Draft:

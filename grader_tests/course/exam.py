@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_lab.course import exercises
@@ -18,6 +18,8 @@ from .. import clinic
 from ..verdict import ExerciseVerdict, SubmissionVerdict
 from .intake import Submission
 from .paths import Assignment, Course
+
+NOTHING_RUN = "nothing was run"  # in a verdict's `confinement`, where there was no code
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def with_code(assignment: Assignment, submission: Submission) -> list[str]:
 def ask_examiner(exam: Exam, files: Mapping[str, bytes], names: Sequence[str]) -> dict:
     """The examiner's answer, fit for JSON: `exercises` as in a verdict, `confinement`, `exam` and `seconds`."""
     started = time.monotonic()
-    verdicts, confinement = exam.examine(files, names) if names else ({}, "nothing was run")
+    verdicts, confinement = exam.examine(files, names) if names else ({}, NOTHING_RUN)
     return {
         "exercises": {name: dataclasses.asdict(verdict) for name, verdict in verdicts.items()},
         "confinement": confinement,
@@ -112,6 +114,17 @@ def assemble(course: Course, submission: Submission, fingerprint: str, answer: d
         submission=submission.fingerprint,
         seconds=answer["seconds"],
     )
+
+
+def confinements(verdicts: Iterable[SubmissionVerdict]) -> list[str]:
+    """How the code of those was kept apart whose code was run."""
+    return sorted({verdict.confinement for verdict in verdicts} - {NOTHING_RUN})
+
+
+def lacking_training(course: Course, verdicts: Iterable[SubmissionVerdict]) -> int:
+    """How many of these verdicts leave out the tests that train a model."""
+    short = Exam(False, course.seed).fingerprint()
+    return sum(verdict.exam == short for verdict in verdicts)
 
 
 def _to_points(verdict: ExerciseVerdict, points: float) -> ExerciseVerdict:

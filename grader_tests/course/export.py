@@ -17,24 +17,31 @@ from nbgrader.plugins import ExportPlugin
 from rlhf_lab.errors import LabError
 from rlhf_lab.runs import write_bytes
 
+from .exam import Exam
 from .gradebook import Marks, Person, all_marks, people
+from .intake import NOTHING, handed_in, nothing_handed_in
 from .paths import Assignment, Course
 
 PERSON = ("student", "last_name", "first_name", "email", "assignment", "state", "handed_in")
+WITHOUT_TRAINING = "Graded without the tests that train a model."
 TOTALS = ("late_penalty", "total", "max", "remarks")
 # With these a spreadsheet takes a text for a formula; the second row are the same signs, full width
 FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 
 
 def export(course_dir: Path | str, to: Path | None = None) -> Path:
-    """Write the marks of all students as CSV, to `grades.csv` in the course unless told otherwise; return where to.
+    """Write the marks of all students as CSV, to `marks.csv` in the course unless told otherwise; return where to.
 
     Raises:
-        LabError: when there is no course, or the file cannot be written.
+        LabError: when there is no course, nothing has been handed in and nobody is known, or the file cannot be
+            written.
     """
     course = Course(course_dir)
-    path = to or course.root / "grades.csv"
-    write_bytes(path, _as_csv(_rows(course)))
+    path = to or course.root / "marks.csv"
+    rows = _rows(course)
+    if not rows:
+        raise nothing_handed_in(course)
+    write_bytes(path, _as_csv(course, rows))
     return path
 
 
@@ -44,24 +51,40 @@ class ExerciseExport(ExportPlugin):
     def export(self, gradebook: Gradebook) -> None:
         course = Course(self.parent.coursedir.root)
         rows = _rows(course, set(map(str, self.student)), set(map(str, self.assignment)))
-        write_bytes(Path(self.to or "grades.csv"), _as_csv(rows))
+        write_bytes(Path(self.to or "marks.csv"), _as_csv(course, rows))
 
 
 def _rows(course: Course, students: Collection[str] = (), assignments: Collection[str] = ()) -> list[dict]:
-    """A row for each student that the gradebook knows and each assignment; all of them where none are named."""
-    rows, known = [], people(course)
+    """A row for each student and each assignment; all of them where none are named.
+
+    The students are those whom the gradebook knows, and those whose folders lie in submitted/.
+    """
+    tasks, strays = handed_in(course)
+    known = {person.name: person for person in people(course)}
+    for name in {student for _, student in tasks} | {stray.student for stray in strays if stray.student}:
+        known.setdefault(name, Person(name, "", "", ""))
+    short = Exam(False, course.seed).fingerprint()
+    rows = []
     for assignment in course.assignments.values():
         if assignments and assignment.name not in assignments:
             continue
         marks = all_marks(course, assignment.name)
-        for person in known:
-            if not students or person.name in students:
-                rows.append(_row(course, assignment, person, marks.get(person.name)))
+        for name in sorted(known):
+            if students and name not in students:
+                continue
+            row = _row(assignment, known[name])
+            if name in marks:
+                row |= _marked(course, assignment, name, marks[name], short)
+            elif (assignment.name, name) in tasks:
+                row["state"] = "not graded"
+            beside = [f"{stray}." for stray in strays if stray.student == name]
+            rows.append(row | {"remarks": " ".join(filter(None, [row["remarks"], *beside]))})
     return rows
 
 
-def _row(course: Course, assignment: Assignment, person: Person, marks: Marks | None) -> dict:
-    row = {
+def _row(assignment: Assignment, person: Person) -> dict:
+    """The row of a student of whom there is nothing."""
+    return {
         "student": person.name,
         "last_name": person.last_name,
         "first_name": person.first_name,
@@ -74,20 +97,31 @@ def _row(course: Course, assignment: Assignment, person: Person, marks: Marks | 
         "max": float(assignment.max),
         "remarks": "",
     }
-    if marks is None:
-        return row
-    row |= {
+
+
+def _marked(course: Course, assignment: Assignment, student: str, marks: Marks, short: str) -> dict:
+    """What a row says of a submission. `short` is the fingerprint of the hidden tests without those that train."""
+    scores = {
         name: grade.score
         for name, grade in marks.grades.items()
         if (grade.auto, grade.manual) != (None, None)
     }
-    return row | {
+    rest = {
         "state": _state(assignment, marks),
         "handed_in": str(marks.handed_in or ""),
         "late_penalty": marks.penalty,
         "total": marks.total,
-        "remarks": _remarks(course, assignment.name, person.name),
     }
+    try:
+        verdict = course.read_verdict(assignment.name, student)
+    except LabError:
+        return scores | rest | {"remarks": "The verdict is damaged: grade again."}
+    if verdict is None:
+        return scores | rest
+    if rest["state"] != "not graded" and NOTHING in verdict.remarks:
+        rest["state"] = "nothing could be taken"
+    remarks = [*verdict.remarks, *[WITHOUT_TRAINING] * (verdict.exam == short)]
+    return scores | rest | {"remarks": " ".join(remarks)}
 
 
 def _state(assignment: Assignment, marks: Marks) -> str:
@@ -96,17 +130,14 @@ def _state(assignment: Assignment, marks: Marks) -> str:
     return "waits for a person" if marks.waiting else "graded"
 
 
-def _remarks(course: Course, assignment: str, student: str) -> str:
-    try:
-        verdict = course.read_verdict(assignment, student)
-    except LabError:
-        return "The verdict is damaged: grade again."
-    return " ".join(verdict.remarks) if verdict else ""
+def _as_csv(course: Course, rows: list[dict]) -> bytes:
+    """With a byte-order mark, without which Excel reads names in another alphabet wrongly.
 
-
-def _as_csv(rows: list[dict]) -> bytes:
-    """With a byte-order mark, without which Excel reads names in another alphabet wrongly."""
-    graded = dict.fromkeys(key for row in rows for key in row if key not in (*PERSON, *TOTALS))
+    Exercises and questions are in the order in which they stand in the notebooks.
+    """
+    used = dict.fromkeys(name for row in rows for name in row if name not in (*PERSON, *TOTALS))
+    placed = [name for each in course.assignments.values() for cells in each.cells.values() for name in cells]
+    graded = sorted(used, key=placed.index)
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, [*PERSON, *graded, *TOTALS], restval="")
     writer.writeheader()

@@ -68,7 +68,8 @@ class Answer:
 
     Attributes:
         text: what the student answered; None where nothing was.
-        waits: whether nobody has read it yet.
+        waits: whether a person still has to read it.
+        marked: whether it has points of a person all the same, given to an earlier answer.
     """
 
     question: str
@@ -76,6 +77,7 @@ class Answer:
     score: float
     of: float
     waits: bool
+    marked: bool
     comment: str
 
 
@@ -222,7 +224,9 @@ def build_page(course: Course, assignment: Assignment, student: str, notebook: s
         notebook=notebook,
         student=student,
         exercises=[
-            _part(exercise, mine.grades[name].score, _source(name, graded / STUB_PACKAGE, cells))
+            _part(
+                exercise, mine.grades[name].score, _own_source(course, assignment.name, student, name, cells)
+            )
             for name, exercise in verdict.exercises.items()
             if name in here
         ],
@@ -247,10 +251,20 @@ def _part(verdict: ExerciseVerdict, score: float, source: str | None) -> Part:
     )
 
 
-def _source(name: str, package: Path, cells: Sequence[NotebookNode]) -> str | None:
-    """What the student wrote for an exercise: the function or class, or the cell with the diagnoses."""
+def _own_source(
+    course: Course, assignment: str, student: str, name: str, cells: Sequence[NotebookNode]
+) -> str | None:
+    """What the student wrote for an exercise: the function or class, or the cell with the diagnoses.
+
+    None where that is nothing, or what the assignment was released with.
+    """
     if name == clinic.NAME:
         return next((cell.source for cell in cells if mark_of(cell).get("grade_id") == clinic.ANSWERS), None)
+    source = _source(name, course.autograded(assignment, student) / STUB_PACKAGE)
+    return None if source == _source(name, course.package(assignment)) else source
+
+
+def _source(name: str, package: Path) -> str | None:
     try:
         return text_of(package / exercises()[name].file, name)
     except LabError:
@@ -279,6 +293,7 @@ def _answers(
             score=marks.grades[name].score,
             of=assignment.questions[name],
             waits=marks.grades[name].waits,
+            marked=marks.grades[name].manual is not None or marks.grades[name].score != 0,
             comment=marks.comments.get(name, ""),
         )
 

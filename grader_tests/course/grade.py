@@ -12,9 +12,10 @@ run. A verdict that is out of date goes, and its points with it, before the new 
 """
 
 import contextlib
+import difflib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +27,8 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.runs import write_bytes
 
 from .cluster import grade_on_cluster
-from .exam import Exam, ask_examiner, assemble, with_code
-from .intake import handed_in, take_in
+from .exam import Exam, ask_examiner, assemble, confinements, lacking_training, with_code
+from .intake import NOTHING, Stray, handed_in, nothing_handed_in, take_in
 from .paths import Course
 from .record import Graded, current_verdict, record, withdraw
 from .workers import Fault, Workers
@@ -42,12 +43,12 @@ class GradingRun:
 
     Attributes:
         outcomes: of every submission.
-        strays: what lies in submitted/ and is no submission, with the reason.
+        strays: what lies in submitted/ and is no submission.
         seconds: that the run took.
     """
 
     outcomes: tuple[Graded, ...]
-    strays: Mapping[str, str]
+    strays: tuple[Stray, ...]
     seconds: float
 
     @property
@@ -55,9 +56,18 @@ class GradingRun:
         return [outcome for outcome in self.outcomes if outcome.state == "failed"]
 
     @property
+    def empty(self) -> list[Graded]:
+        """Submissions of which nothing could be taken: they have 0 points, and somebody should look."""
+        return [
+            outcome
+            for outcome in self.outcomes
+            if outcome.verdict is not None and NOTHING in outcome.verdict.remarks
+        ]
+
+    @property
     def status(self) -> int:
-        """Exit status of the command: 1 when somebody's work has no verdict."""
-        return 1 if self.failed or self.strays else 0
+        """Exit status of the command: 1 when somebody's work was not examined."""
+        return 1 if self.failed or self.empty or self.strays else 0
 
 
 def grade(
@@ -81,7 +91,8 @@ def grade(
         exam: the hidden tests, when not the course's own.
 
     Raises:
-        LabError: when there is no course, another run is working in it, or a student is unknown.
+        LabError: when there is no course, nothing has been handed in, another run is working in it, or a student is
+            unknown.
     """
     course = Course(course_dir)
     tasks, strays = _tasks(course, students)
@@ -101,15 +112,30 @@ def grade(
     return run
 
 
-def _tasks(course: Course, students: Sequence[str] | None) -> tuple[list[tuple[str, str]], dict[str, str]]:
+def _tasks(course: Course, students: Sequence[str] | None) -> tuple[list[tuple[str, str]], tuple[Stray, ...]]:
     tasks, strays = handed_in(course)
+    if not tasks and not strays:
+        raise nothing_handed_in(course)
     if students is not None:
-        unknown = set(students) - {student for _, student in tasks}
-        if unknown:
-            raise LabError(f"{', '.join(sorted(unknown))} handed in nothing that could be graded")
-        tasks, strays = [task for task in tasks if task[1] in students], {}
+        for student in students:
+            _check_student(student, tasks, strays)
+        tasks = [task for task in tasks if task[1] in students]
+        strays = [stray for stray in strays if stray.student in students]
     # what may be done already comes first: then the time that is left is that of real work
-    return sorted(tasks, key=lambda task: not course.verdict(*task).exists()), strays
+    return sorted(tasks, key=lambda task: not course.verdict(*task).exists()), tuple(strays)
+
+
+def _check_student(student: str, tasks: Sequence[tuple[str, str]], strays: Sequence[Stray]) -> None:
+    """Raise LabError when a student has handed in nothing that could be graded."""
+    known = {name for _, name in tasks}
+    if student in known:
+        return
+    reason = f"{student} handed in nothing that could be graded"
+    if own := [str(stray) for stray in strays if stray.student == student]:
+        raise LabError(f"{reason}: {'; '.join(own)}")
+    near = difflib.get_close_matches(student, known, cutoff=0.5)
+    near += sorted(name for name in known - set(near) if name.startswith(student))
+    raise LabError(f"{reason}: there is {', '.join(near[:5])}" if near else reason)
 
 
 @contextmanager
@@ -179,6 +205,8 @@ def _line(outcome: Graded) -> str:
     who = f"{outcome.assignment}  {outcome.student}"
     if outcome.state == "failed":
         return f"{who}  FAILED: {outcome.reason}"
+    if NOTHING in outcome.verdict.remarks:
+        return f"{who}  NOTHING COULD BE TAKEN"
     remarks = len(outcome.verdict.remarks)
     odd = f"  {remarks} remark{'s' if remarks > 1 else ''}" if remarks else ""
     return (
@@ -195,7 +223,17 @@ def _time_left(pace: float | None, number: int) -> str:
 
 
 def summary(course: Course, run: GradingRun) -> str:
-    """The table at the end: what was done for each assignment, then everything that has no verdict."""
+    """The table at the end: what was done for each assignment, then everything that somebody has to look at."""
+    lines = _table(course, run) if run.outcomes else []
+    lines += [
+        f"NOTHING TAKEN {o.assignment} {o.student}: {' '.join(o.verdict.remarks[:2])}" for o in run.empty
+    ]
+    lines += [f"FAILED {o.assignment} {o.student}: {o.reason}" for o in run.failed]
+    lines += [f"NOT GRADED {stray}" for stray in run.strays]
+    return "\n".join(lines)
+
+
+def _table(course: Course, run: GradingRun) -> list[str]:
     lines = [f"{'assignment':16}{'graded':>8}{'kept':>8}{'failed':>8}{'remarks':>9}{'mean':>8}{'max':>8}"]
     for name in course.assignments:
         outcomes = [outcome for outcome in run.outcomes if outcome.assignment == name]
@@ -209,10 +247,10 @@ def summary(course: Course, run: GradingRun) -> str:
             f"{sum(bool(verdict.remarks) for verdict in verdicts):>9}{mean:>8}"
             f"{sum(course.assignment(name).exercises.values()):>8g}"
         )
-    kept_apart = {outcome.verdict.confinement for outcome in run.outcomes if outcome.verdict is not None}
-    lines.append(
-        f"{run.seconds:.0f} s. Students' code was confined by: {', '.join(sorted(kept_apart)) or '-'}."
-    )
-    lines += [f"FAILED {o.assignment} {o.student}: {o.reason}" for o in run.failed]
-    lines += [f"NOT GRADED {path}: {reason}" for path, reason in run.strays.items()]
-    return "\n".join(lines)
+    verdicts = [outcome.verdict for outcome in run.outcomes if outcome.verdict is not None]
+    kept_apart = confinements(verdicts)
+    how = f"Students' code was confined by: {', '.join(kept_apart)}." if kept_apart else "No code was run."
+    lines.append(f"{run.seconds:.0f} s. {how}")
+    if number := lacking_training(course, verdicts):
+        lines.append(f"{number} of these verdicts leave out the tests that train a model (--no-training).")
+    return lines

@@ -156,14 +156,22 @@ def clear_scores(course: Course, assignment: str, student: str, names: Collectio
             row.auto_score, row.needs_manual_grade = None, True
 
 
-def keep_seen(course: Course, assignment: str, student: str, before: Marks) -> None:
-    """Ask for no second look where a person has looked before and the automatic points are the same since.
+def keep_seen(
+    course: Course, assignment: str, student: str, before: Marks, unchanged: Collection[str]
+) -> None:
+    """Ask for no second look where a person has looked before, and neither work nor automatic points have changed.
 
-    nbgrader asks for one at all that a person has graded.
+    nbgrader asks for one at all that a person has graded. `unchanged` are grade ids of work that is as it was.
     """
     for name, row in _rows(course, assignment, student):
         old = before.grades.get(name)
-        if old and not old.waits and old.manual is not None and old.auto == row.auto_score:
+        if (
+            name in unchanged
+            and old
+            and not old.waits
+            and old.manual is not None
+            and old.auto == row.auto_score
+        ):
             row.needs_manual_grade = False
 
 

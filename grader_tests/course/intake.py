@@ -16,6 +16,7 @@ import tokenize
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from io import BytesIO
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -38,14 +39,40 @@ MAX_TOTAL = 2**27  # bytes
 MAX_ENTRIES = 2000  # files and folders that are looked at
 MAX_DEPTH = 6  # folders inside each other
 MAX_REMARKS = 30
+MAX_OUTPUTS = 1000  # of one cell; far fewer are shown
+TIMESTAMP_BYTES = 2**10
+MAX_NAME = 200  # bytes of a student's name: files are called by it, with more added, and 255 is the limit
+YEARS = range(1970, 9999)  # outside of them nbgrader cannot show a time in another zone
 
 STUDENT = re.compile(r"\w[\w .@'-]{0,98}\w|\w")  # what nbgrader's globs and every file system can do with
+NOTHING = "Nothing was handed in that could be taken."  # the remark by which such a submission is known
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar", ".whl")
 # Not looked into: what comes with the course, and what tools leave behind.
 UNUSED = {"rlhf_lab", "runs", "__pycache__", "__MACOSX", ".venv", "venv", "node_modules", "site-packages"}
 UNUSED_BUT_SAID = {"solutions", "grader_tests", "authoring"}
 # The number of copies that browsers and file managers put into a name: "ppo (1).py", "ppo copy.py", "ppo-2.py"
 COPY = re.compile(r"[ _-]*(?:\(\d+\)|\d+|copy|Copy\d*|kopie)$", re.IGNORECASE)
+
+# How a module names its encoding, in one of its first two lines (PEP 263)
+CODING = re.compile(r"^([ \t\f]*#.*?coding[:=][ \t]*)[-\w.]+")
+
+
+@dataclass(frozen=True)
+class Stray:
+    """What lies in `submitted/` and is no submission.
+
+    Attributes:
+        student: whose folder it is, or lies in; None where it is no folder of a student.
+        path: fit for a line of text.
+        reason: why, and what to do, in a sentence.
+    """
+
+    student: str | None
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -75,35 +102,59 @@ class Submission:
     fingerprint: str
 
 
-def handed_in(course: Course) -> tuple[list[tuple[str, str]], dict[str, str]]:
+def handed_in(course: Course) -> tuple[list[tuple[str, str]], list[Stray]]:
     """What lies in `submitted/`.
 
     Returns:
-        (assignment, student) of each submission, in order; and what is none, by its path, with the reason.
+        (assignment, student) of each submission, in order; and what is none.
     """
-    found, strays = [], {}
+    found, strays = [], []
     root = course.root / "submitted"
     for student in sorted(os.listdir(root)) if root.is_dir() else []:
         if student.startswith("."):
             continue
-        folder, shown = root / student, f"submitted/{_shown(student)}"
-        if folder.is_symlink() or not folder.is_dir():
-            strays[shown] = "it is no folder of a student"
-            continue
-        if not STUDENT.fullmatch(student):
-            strays[shown] = "nbgrader cannot work with this name: rename the folder"
+        shown = f"submitted/{_shown(student)}"
+        if problem := _no_student(root / student):
+            strays.append(Stray(None, shown, problem))
             continue
         try:
-            names = sorted(os.listdir(folder))
+            names = sorted(os.listdir(root / student))
         except OSError as error:
-            strays[shown] = f"it could not be read ({error.strerror})"
+            strays.append(Stray(student, shown, f"it could not be read ({error.strerror})"))
             continue
         for name in names:
             if name in course.assignments:
                 found.append((name, student))
             elif not name.startswith("."):
-                strays[f"{shown}/{_shown(name)}"] = "no assignment has this name"
+                reason = _no_assignment(course, root / student / name)
+                strays.append(Stray(student, f"{shown}/{_shown(name)}", reason))
     return sorted(found), strays
+
+
+def _no_student(folder: Path) -> str | None:
+    """Why something in submitted/ is no folder of a student."""
+    if folder.is_symlink() or not folder.is_dir():
+        return "it is no folder of a student"
+    if not STUDENT.fullmatch(folder.name):
+        return "nbgrader cannot work with this name: rename the folder"
+    if len(os.fsencode(folder.name)) > MAX_NAME:
+        return "this name is too long for the files that are called by it: rename the folder"
+    return None
+
+
+def _no_assignment(course: Course, path: Path) -> str:
+    """Why something in a student's folder is no submission."""
+    if path.is_dir():
+        return f"no assignment has this name: rename the folder to one of {', '.join(course.assignments)}"
+    return f"it is a file, and a submission is a folder: put it into a folder called {' or '.join(course.assignments)}"
+
+
+def nothing_handed_in(course: Course) -> LabError:
+    """What is to be said when there is neither a submission nor a stray."""
+    places = [f"submitted/STUDENT/{name}/" for name in course.assignments]
+    return LabError(
+        f"nothing has been handed in: submissions are expected in {course.root}, as {' or '.join(places)}"
+    )
 
 
 def take_in(course: Course, assignment_name: str, student: str) -> Submission:
@@ -117,17 +168,19 @@ def take_in(course: Course, assignment_name: str, student: str) -> Submission:
     paths, of_paths = _paths(folder)
     reader = _Reader(folder)
     files, missing, of_files = _package(course, assignment, reader, paths)
-    notebooks, of_notebooks = _notebooks(course, assignment, reader, paths)
+    notebooks, absent, of_notebooks = _notebooks(course, assignment, reader, paths)
     answers, of_answers = _answers(assignment, notebooks)
     timestamp, of_timestamp = _timestamp(reader, paths)
-    remarks = [*of_paths, *of_files, *of_notebooks, *of_answers, *of_timestamp]
+    remarks = _shortened([*of_paths, *of_files, *of_notebooks, *of_answers, *of_timestamp])
+    if missing.keys() == set(assignment.modules) and len(absent) == len(notebooks):
+        remarks = [*remarks, NOTHING]
     content = {
         "files": files,
         "missing": missing,
         "notebooks": {name: nbformat.writes(notebook) for name, notebook in notebooks.items()},
         "answers": answers,
         "timestamp": timestamp,
-        "remarks": tuple(_shortened(remarks)),
+        "remarks": tuple(remarks),
     }
     return Submission(assignment_name, student, **content, fingerprint=_fingerprint(assignment, content))
 
@@ -151,9 +204,8 @@ def stage(course: Course, submission: Submission) -> None:
 def _paths(folder: Path) -> tuple[list[PurePosixPath], list[str]]:
     """What there is to take in a submission's folder."""
     if folder.parent.is_symlink() or folder.is_symlink() or not folder.is_dir():
-        return [], ["The submission is a link or a single file, no folder: nothing was taken."]
-    paths, remarks = _look_through(folder)
-    return paths, remarks if paths else [*remarks, "Nothing was handed in that could be taken."]
+        return [], ["The submission is a link or a single file, no folder."]
+    return _look_through(folder)
 
 
 def _look_through(folder: Path) -> tuple[list[PurePosixPath], list[str]]:
@@ -275,7 +327,7 @@ def _package_files(own: set[str], paths: list[PurePosixPath]) -> tuple[dict[str,
     """The files that make up the package, by their path inside it. `own` are the modules that are looked for."""
     remarks: list[str] = []
     modules = [path for path in paths if path.suffix.lower() == ".py"]
-    folders = dict.fromkeys(filter(None, map(_package_above, modules)))
+    folders = dict.fromkeys(filter(None, map(package_above, modules)))
     # the one that holds most of what is looked for; of several, the one nearest to the top
     folder = max(
         folders,
@@ -305,6 +357,8 @@ def _package_files(own: set[str], paths: list[PurePosixPath]) -> tuple[dict[str,
         name = str(relative.with_name(_module_name(relative.name, own)))
         if name in inside:
             remarks.append(f"{_shown(path)} is not used: {name} is there.")
+        elif len(relative.parts) > 1 and relative.parts[0] in STAGES:
+            remarks.append(f"{_shown(path)} is not used: Python would import it in the place of a module.")
         elif not all(part.isidentifier() for part in (*relative.parts[:-1], Path(name).stem)):
             remarks.append(f"{_shown(path)} is not used: Python cannot import a module of this name.")
         else:
@@ -319,7 +373,7 @@ def _package_files(own: set[str], paths: list[PurePosixPath]) -> tuple[dict[str,
     return inside, remarks
 
 
-def _package_above(path: PurePosixPath) -> PurePosixPath | None:
+def package_above(path: PurePosixPath) -> PurePosixPath | None:
     """The folder rlhf_exercises/ that a file lies in, whichever its capitals."""
     return next((p for p in reversed(path.parents) if p.name.casefold() == STUB_PACKAGE), None)
 
@@ -350,7 +404,7 @@ def _python_text(content: bytes) -> tuple[bytes, list[str]]:
 
 
 def _decoded(content: bytes) -> tuple[str, list[str]]:
-    """The characters of a text file, line ends as \\n."""
+    """The characters of a text file, line ends as \\n, and no other encoding named in it than UTF-8."""
     remarks = []
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         remarks.append("was saved as UTF-16, which Python does not read: it was taken as UTF-8.")
@@ -360,12 +414,14 @@ def _decoded(content: bytes) -> tuple[str, list[str]]:
         try:
             encoding, _ = tokenize.detect_encoding(BytesIO(content).readline)
             text = content.decode(encoding)
-            if not encoding.startswith("utf-8"):  # the line that names it would be wrong afterwards
-                text = re.sub(r"coding[:=]\s*[-\w.]+", "coding: utf-8", text, count=1)
-        except (SyntaxError, UnicodeDecodeError):
+            text.encode("utf-8")  # some encodings make halves of characters, which cannot be written
+        except (SyntaxError, LookupError, UnicodeError):  # LookupError: a codec that is no encoding of text
             remarks.append("is not UTF-8: characters outside ASCII were guessed.")
             text = content.decode("cp1252", errors="replace")
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"), remarks
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    lines = text.split("\n", 2)
+    lines[:2] = [CODING.sub(r"\g<1>utf-8", line) for line in lines[:2]]
+    return "\n".join(lines), remarks
 
 
 def _refuse_binary(content: bytes) -> None:
@@ -388,8 +444,8 @@ def _notebooks(
     assignment: Assignment,
     reader: _Reader,
     paths: list[PurePosixPath],
-) -> tuple[dict[str, NotebookNode], list[str]]:
-    """The assignment's notebooks, put together on the released ones.
+) -> tuple[dict[str, NotebookNode], list[str], list[str]]:
+    """The assignment's notebooks, put together on the released ones; the names of those that were not found; remarks.
 
     Which file is which is told by their cells where the name does not say it.
     """
@@ -403,6 +459,7 @@ def _notebooks(
             except Unusable as problem:
                 remarks.append(f"{_shown(path)} {problem}: it was not taken.")
     taken: dict[str, PurePosixPath] = {}
+    absent = []
     for name, skeleton in list(released.items()):
         marks = _marks(skeleton)
 
@@ -412,6 +469,7 @@ def _notebooks(
 
         candidates = [p for p in found if p not in taken.values() and any(likeness(p)[:2])]
         if not candidates:
+            absent.append(name)
             remarks.append(f"The notebook {name} was not found: the released one stands in its place.")
             continue
         path = taken[name] = max(candidates, key=likeness)
@@ -422,7 +480,7 @@ def _notebooks(
     for path in found:
         if path not in taken.values() and path.stem != WELCOME:
             remarks.append(f"The notebook {_shown(path)} is not used.")
-    return released, remarks
+    return released, absent, remarks
 
 
 def _released_notebook(course: Course, assignment: str, name: str) -> NotebookNode:
@@ -484,7 +542,9 @@ def _read_cell(number: int, cell: dict, ids: set[str]) -> NotebookNode:
         made.metadata["nbgrader"] = nbformat.from_dict(metadata["nbgrader"])
     if kind == "code" and isinstance(cell.get("outputs"), list):
         made.outputs = [
-            nbformat.from_dict(output) for output in cell["outputs"] if _is_valid(output, "output")
+            nbformat.from_dict(output)
+            for output in cell["outputs"][:MAX_OUTPUTS]
+            if _is_valid(output, "output")
         ]
     if kind == "markdown" and isinstance(cell.get("attachments"), dict):
         with_pictures = NotebookNode({**made, "attachments": nbformat.from_dict(cell["attachments"])})
@@ -520,16 +580,38 @@ def _answers(assignment: Assignment, notebooks: dict[str, NotebookNode]) -> tupl
 
 
 def _timestamp(reader: _Reader, paths: list[PurePosixPath]) -> tuple[str | None, list[str]]:
-    from nbgrader.utils import parse_utc
-
     if PurePosixPath("timestamp.txt") not in paths:
         return None, []
     try:
-        text = reader.read(PurePosixPath("timestamp.txt"), 2**10).decode("utf-8").strip()
-        parse_utc(text)
-        return text, []
-    except (Unusable, ValueError, OverflowError, UnicodeDecodeError):
+        content = reader.read(PurePosixPath("timestamp.txt"), TIMESTAMP_BYTES)
+    except Unusable:
+        content = b""
+    if _time(content) is None:
         return None, ["timestamp.txt holds no time: when this was handed in is not known."]
+    return content.decode("utf-8").strip(), []
+
+
+def time_handed_in(folder: Path | str) -> datetime | None:
+    """When a submission was handed in, as its timestamp.txt says; None where it does not say it.
+
+    Stands in the place of nbgrader's own two functions, which end with an exception where that file holds no time, and
+    wait for ever where it is a pipe: one student's file would be the end of formgrader's list of the whole class.
+    """
+    try:
+        return _time(read_file(Path(folder) / "timestamp.txt", TIMESTAMP_BYTES))
+    except Unusable:
+        return None
+
+
+def _time(content: bytes) -> datetime | None:
+    """The time, in UTC, that a timestamp.txt holds; None when it holds none that nbgrader can work with."""
+    from nbgrader.utils import parse_utc
+
+    try:
+        time = parse_utc(content.decode("utf-8").strip())
+    except Exception:  # whatever it is, dateutil finds no time in it
+        return None
+    return time if len(content) <= TIMESTAMP_BYTES and time.year in YEARS else None
 
 
 def _fingerprint(assignment: Assignment, content: dict) -> str:

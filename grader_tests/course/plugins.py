@@ -1,4 +1,6 @@
-"""What nbgrader does to a submission, in its own terms: three preprocessors and a hook, which `nbgrader_config` sets.
+"""What nbgrader does to a submission, in its own terms: three preprocessors, a hook and a collector.
+
+`nbgrader_config` sets them.
 
 `nbgrader autograde` and the formgrader's button then put the notebook together on the released one, make it harmless to
 look at, and write the examiner's verdict where the output of a test would stand. No kernel is started: what the
@@ -7,10 +9,11 @@ student's notebook does when it runs plays no part in the marks.
 
 import math
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import nbformat
 from nbformat import NotebookNode
+from nbgrader.plugins import FileNameCollectorPlugin
 from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
 from traitlets import Unicode
@@ -20,7 +23,7 @@ from rlhf_lab.errors import LabError
 from ..verdict import ExerciseVerdict, SubmissionVerdict
 from .cells import restore
 from .defuse import as_typed, defuse
-from .intake import STUDENT
+from .intake import STUDENT, package_above
 from .paths import Course
 
 
@@ -118,3 +121,40 @@ def refuse_unsafe(notebooks: list[str], **_) -> None:
                 raise SystemExit(
                     f"{name} is a link or a device: run python -m grader_tests grade, which takes it in safely"
                 )
+
+
+class OneSubmission(FileNameCollectorPlugin):
+    """Collects for `nbgrader zip_collect` what the configured pattern finds, but no folder with several submissions.
+
+    An archive of several students' folders under a name of its own would become one student, who is called like it.
+    """
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self._known: dict[str, bool] = {}  # by folder
+
+    def collect(self, submitted_file: str) -> dict | None:
+        found = super().collect(submitted_file)
+        if found is None or self._is_one(submitted_file.removesuffix(found["file_id"])):
+            return found
+        return None
+
+    def _is_one(self, top: str) -> bool:
+        """Whether what lies below `top` is one submission: each package in it lies where the topmost does, or deeper."""
+        if top not in self._known:
+            packages = {
+                package
+                for path in Path(top).rglob("*.py")
+                if (found := super(OneSubmission, self).collect(str(path)))
+                and str(path).removesuffix(found["file_id"]) == top
+                and (package := package_above(PurePosixPath(path))) is not None
+            }
+            parents = sorted({package.parent for package in packages}, key=lambda place: len(place.parts))
+            self._known[top] = all(place.is_relative_to(parents[0]) for place in parents)
+            if not self._known[top]:
+                self.log.warning(
+                    "%s holds several submissions, and does not say whose: give each a folder or zip with the "
+                    "student's name in downloaded/ASSIGNMENT/archive/",
+                    top,
+                )
+        return self._known[top]

@@ -7,9 +7,11 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+import nbformat
 from nbgrader.apps.api import NbGraderAPI
 from traitlets.config import PyFileConfigLoader
 
+from rlhf_lab.doctor.cells import mark_of
 from rlhf_lab.errors import LabError
 from rlhf_lab.runs import read_json, write_bytes, write_json
 
@@ -122,7 +124,7 @@ def _check_gradebook(course: Course, verdict: SubmissionVerdict) -> None:
 def _autograde(course: Course, submission: Submission) -> None:
     """Let nbgrader read the clean copy. Raises LabError when it does not succeed."""
     key = submission.assignment, submission.student
-    before = read_marks(course, *key)
+    before, answers_before = read_marks(course, *key), _answers(course, *key)
     same = _read_note(course, *key).get("submission") == submission.fingerprint
     _clear(course, *key)
     result = nbgrader_api(course).autograde(*key)
@@ -130,8 +132,22 @@ def _autograde(course: Course, submission: Submission) -> None:
         log = course.error_log(*key)
         write_bytes(log, f"{result.get('log', '')}\n{result.get('error', '')}".encode())
         raise LabError(f"nbgrader failed, see {log}")
-    if same and before:
-        keep_seen(course, *key, before)
+    if before:
+        answers = _answers(course, *key)
+        unchanged = {name for name in answers if answers_before.get(name) == answers[name]}
+        keep_seen(course, *key, before, before.grades if same else unchanged)
+
+
+def _answers(course: Course, assignment: str, student: str) -> dict[str, str]:
+    """Texts of the answers that a person reads, by grade id, as they are in what was autograded last."""
+    questions = course.assignment(assignment).questions
+    answers = {}
+    for path in course.autograded(assignment, student).glob("*.ipynb"):
+        with contextlib.suppress(Exception):  # half a notebook, of a run that was killed
+            for cell in nbformat.read(path, as_version=4).cells:
+                if (name := mark_of(cell).get("grade_id")) in questions:
+                    answers[name] = cell.source
+    return answers
 
 
 def nbgrader_api(course: Course) -> NbGraderAPI:

@@ -26,7 +26,7 @@ from rlhf_lab.settings import STUB_PACKAGE
 
 from .. import clinic
 from ..verdict import ExerciseVerdict
-from .bundle import bundle_files, write_zip
+from .bundle import bundle_files, write_bundle
 from .drafts import Draft, choose
 from .gradebook import cells_in_use
 from .leaks import copies_of_hidden_tests, leaks
@@ -59,7 +59,7 @@ def release(
     An assignment that has been released before is released anew: texts and points may change.
 
     Args:
-        stages: names of the assignments; all four where it is None.
+        stages: the assignments, as `choose` understands them; all four where it is None.
         whole: the whole course as the one assignment `rlhf` instead.
 
     Raises:
@@ -80,7 +80,7 @@ def release(
         write_bytes(course.config_file, CONFIG.encode())
     for draft in drafts:
         files = _write(course, draft, in_gradebook=True)
-        write_bytes(course.bundle(draft.name), write_zip(files, draft.name))
+        write_bundle(course.bundle(draft.name), files, draft.name)
         # the description comes last: it stands for an assignment that is there
         released = course.assignments if course.description.exists() else {}
         course.write_assignments({**released, draft.name: draft.assignment})

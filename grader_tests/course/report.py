@@ -2,8 +2,9 @@
 
 import base64
 import json
+import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from rlhf_lab.pictures import STYLE, png_bytes
 from rlhf_lab.runs import write_bytes, write_json
 
 from ..verdict import ExerciseVerdict, SubmissionVerdict
-from .exam import Exam
+from .exam import Exam, confinements, lacking_training
 from .gradebook import all_marks, people
 from .intake import handed_in
 from .pages import render
@@ -26,6 +27,9 @@ from .paths import Assignment, Course
 
 MOST_TOPICS = 4  # exercises that one lecture can go into
 SOLVED_ENOUGH = 0.7  # share of the class: an exercise that fewer have solved is worth a word
+# The first words of a verdict on what could not be examined: the file is missing, broken or another one, or a stub is
+# as it was. What the hidden tests say of code never begins like this.
+UNEXAMINED = re.compile(r".*?\.py |\w+ is not written yet\.$", re.IGNORECASE)
 UNNAMED = "Points are missing, and the verdict does not say why."
 # How much of an exercise's points somebody has: the classes of the picture, and their colours.
 CLASSES = {"none": "#b2431d", "under half": "#e8a23c", "half or more": "#a7cfe6", "all": "#0072b2"}
@@ -47,7 +51,8 @@ class ExerciseReport:
         number: of the course; the clinic has one too.
         points: that it is worth.
         scores: of each student, by name.
-        mistakes: those made most often first.
+        mistakes: in code that was examined, those made most often first.
+        unexamined: why there was nothing to examine, and of whom: not handed in, not readable, not written.
     """
 
     name: str
@@ -55,6 +60,12 @@ class ExerciseReport:
     points: float
     scores: dict[str, float]
     mistakes: tuple[Mistake, ...]
+    unexamined: tuple[Mistake, ...]
+
+    @property
+    def tried(self) -> int:
+        """How many students' code was examined."""
+        return len(self.scores) - sum(len(each.students) for each in self.unexamined)
 
     @property
     def solved(self) -> int:
@@ -62,12 +73,14 @@ class ExerciseReport:
 
     @property
     def share_solved(self) -> float:
-        return self.solved / len(self.scores)
+        """Of those whose code was examined; all where there are none."""
+        return self.solved / self.tried if self.tried else 1.0
 
     @property
     def lost(self) -> float:
-        """Points that the class has missed in all."""
-        return sum(self.points - score for score in self.scores.values())
+        """Points that mistakes have cost the class."""
+        wrong = {student for mistake in self.mistakes for student in mistake.students}
+        return sum(self.points - self.scores[student] for student in wrong)
 
     @property
     def mean(self) -> float:
@@ -81,11 +94,18 @@ class ExerciseReport:
 
 @dataclass(frozen=True)
 class QuestionReport:
-    """A question that a person grades: how many answers wait, and the points of those that do not."""
+    """A question that a person grades.
+
+    Attributes:
+        waiting: how many answers wait for a person.
+        blank: how many students have not answered it; nbgrader gives them 0 points by itself.
+        scores: points of the answers that a person has read.
+    """
 
     name: str
     points: float
     waiting: int
+    blank: int
     scores: tuple[float, ...]
 
 
@@ -95,9 +115,10 @@ class ClassReport:
 
     Attributes:
         totals: points of the exercises by student, without those of the questions.
-        topics: names of the exercises to talk about, the most points lost first.
+        topics: names of the exercises to talk about, those first in which mistakes cost most points.
         missing: students of the course who have handed in nothing.
         ungraded: who has handed in something that has no verdict.
+        strays: what lies in submitted/ and is no submission, in sentences.
         remarks: what was odd, by student.
         notes: what is to be known about the figures themselves.
     """
@@ -110,6 +131,7 @@ class ClassReport:
     topics: tuple[str, ...]
     missing: tuple[str, ...]
     ungraded: tuple[str, ...]
+    strays: tuple[str, ...]
     remarks: dict[str, tuple[str, ...]]
     notes: tuple[str, ...]
 
@@ -117,6 +139,14 @@ class ClassReport:
     def median(self) -> float:
         ordered = sorted(self.totals.values())
         return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+    @property
+    def unexamined(self) -> dict[str, list[str]]:
+        """Of whom there was nothing to examine, by the reason; each reason once, however many exercises it concerns."""
+        by_reason = defaultdict(dict)
+        for each in (each for exercise in self.exercises for each in exercise.unexamined):
+            by_reason[each.sentence].update(dict.fromkeys(each.students))
+        return {sentence: sorted(students) for sentence, students in by_reason.items()}
 
     @property
     def to_talk_about(self) -> list[ExerciseReport]:
@@ -154,7 +184,7 @@ def as_json(content: ClassReport) -> dict:
 def summarise(course: Course, name: str) -> ClassReport:
     """Read the verdicts and the gradebook. Raises as `report`."""
     assignment = course.assignment(name)
-    tasks, _ = handed_in(course)
+    tasks, strays = handed_in(course)
     verdicts, ungraded = _verdicts(course, name, tasks)
     if not verdicts:
         raise LabError(f"nobody has a verdict in {name} yet: python -m grader_tests grade {course.root}")
@@ -169,6 +199,7 @@ def summarise(course: Course, name: str) -> ClassReport:
         topics=_topics(reports),
         missing=tuple(sorted(known - verdicts.keys() - set(ungraded))),
         ungraded=ungraded,
+        strays=tuple(map(str, strays)),
         remarks={student: verdict.remarks for student, verdict in verdicts.items() if verdict.remarks},
         notes=_notes(course, assignment, list(verdicts.values())),
     )
@@ -186,18 +217,24 @@ def _verdicts(
 
 def _exercise(name: str, points: float, verdicts: dict[str, SubmissionVerdict]) -> ExerciseReport:
     mine = {student: verdict.exercises[name] for student, verdict in verdicts.items()}
-    by_mistake = defaultdict(list)
-    for student, verdict in mine.items():
-        if verdict.score < verdict.max:
-            by_mistake[_mistake(verdict)].append(student)
-    mistakes = [Mistake(sentence, tuple(students)) for sentence, students in by_mistake.items()]
+    wrong = {student: _mistake(verdict) for student, verdict in mine.items() if verdict.score < verdict.max}
     return ExerciseReport(
         name=name,
         number=exercises()[name].number if name in exercises() else clinic.NUMBER,
         points=points,
         scores={student: verdict.score for student, verdict in mine.items()},
-        mistakes=tuple(sorted(mistakes, key=lambda mistake: -len(mistake.students))),
+        mistakes=_counted({who: what for who, what in wrong.items() if not UNEXAMINED.match(what)}),
+        unexamined=_counted({who: what for who, what in wrong.items() if UNEXAMINED.match(what)}),
     )
+
+
+def _counted(sentences: Mapping[str, str]) -> tuple[Mistake, ...]:
+    """Of sentences by student each one once, the most frequent first."""
+    students = defaultdict(list)
+    for student, sentence in sentences.items():
+        students[sentence].append(student)
+    counted = [Mistake(sentence, tuple(names)) for sentence, names in students.items()]
+    return tuple(sorted(counted, key=lambda mistake: -len(mistake.students)))
 
 
 def _mistake(verdict: ExerciseVerdict) -> str:
@@ -205,7 +242,7 @@ def _mistake(verdict: ExerciseVerdict) -> str:
 
 
 def _topics(reports: Sequence[ExerciseReport]) -> tuple[str, ...]:
-    """What to talk about: exercises that many have not solved, those first that have cost the class most."""
+    """What to talk about: exercises that many have tried in vain, those first in which mistakes cost most points."""
     hard = [each for each in reports if each.share_solved < SOLVED_ENOUGH]
     return tuple(each.name for each in sorted(hard, key=lambda each: -each.lost)[:MOST_TOPICS])
 
@@ -221,7 +258,10 @@ def _questions(course: Course, assignment: Assignment) -> tuple[QuestionReport, 
             name=name,
             points=points,
             waiting=sum(grade.waits for grade in grades[name]),
-            scores=tuple(grade.score for grade in grades[name] if not grade.waits),
+            blank=sum(grade.manual is None and not grade.waits for grade in grades[name]),
+            scores=tuple(
+                grade.score for grade in grades[name] if grade.manual is not None and not grade.waits
+            ),
         )
         for name, points in assignment.questions.items()
     )
@@ -233,8 +273,7 @@ def _notes(course: Course, assignment: Assignment, verdicts: Sequence[Submission
     older = sum(verdict.exam not in (whole, short) for verdict in verdicts)
     if older:
         notes.append(f"{older} verdicts come from another version of the hidden tests: grade again.")
-    without = sum(verdict.exam == short for verdict in verdicts)
-    if without:
+    if without := lacking_training(course, verdicts):
         notes.append(f"{without} verdicts leave out the tests that train a model.")
     points = [{name: exercise.max for name, exercise in verdict.exercises.items()} for verdict in verdicts]
     other = sum(each != assignment.exercises for each in points)
@@ -242,8 +281,8 @@ def _notes(course: Course, assignment: Assignment, verdicts: Sequence[Submission
         notes.append(
             f"{other} verdicts are in points that the exercises had in an earlier release: grade again."
         )
-    confinements = {verdict.confinement for verdict in verdicts}
-    notes.append(f"Students' code was kept apart by: {', '.join(sorted(confinements))}.")
+    if kept_apart := confinements(verdicts):
+        notes.append(f"Students' code was kept apart by: {', '.join(kept_apart)}.")
     return tuple(notes)
 
 
