@@ -1,11 +1,9 @@
 """Examine a student's package: run the hidden tests of each exercise on it and say what it is worth."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-import rlhf_lab
 import solutions
 from rlhf_lab.checks.differences import plain
 from rlhf_lab.checks.known import load_known
@@ -16,6 +14,7 @@ from rlhf_lab.source_text import extent
 
 from . import end_to_end, ppo, ppo_loop, reward_model, sft  # noqa: F401  each declares its tests when it is imported
 from .candidate import Candidate, Raised
+from .fingerprint import digest_of
 from .hidden import TESTS, Draw, HiddenTest, Wrong
 from .room import Child, Gone, Room, RoomLost
 from .verdict import ExerciseVerdict
@@ -50,24 +49,6 @@ def reference_without(exercise: Exercise) -> dict[str, str]:
     start, end = extent(modules[exercise.module], exercise.name)
     modules[exercise.module] = modules[exercise.module][:start] + modules[exercise.module][end:]
     return modules
-
-
-@cache
-def exam_fingerprint(training: bool, seed: int) -> str:
-    """SHA-256 of everything that a verdict depends on besides the submission."""
-    grader, workbench, reference = (
-        Path(__file__).parent,
-        Path(rlhf_lab.__file__).parent,
-        Path(solutions.__file__).parent,
-    )
-    # of the workbench all: the tests use its data, rewards, models and checkpoints
-    files = [*grader.glob("*.py"), *workbench.rglob("*"), *reference.glob("*.py")]
-    contents = {
-        path.as_posix().removeprefix(workbench.parent.as_posix()): path.read_bytes()
-        for path in files
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    return hashlib.sha256(f"{training} {seed} {_digest(contents)}".encode()).hexdigest()
 
 
 class Examiner:
@@ -147,8 +128,8 @@ class Examiner:
                 exercise, f"{exercise.file} {module['problem']}: no exercise in it can be examined."
             )
         others = {path: text for path, text in files.items() if path.removesuffix(".py") not in STAGES}
-        key = (exercise.name, module["digests"][exercise.name], _digest(others))
-        whole = (exercise.name, _digest(files))
+        key = (exercise.name, module["digests"][exercise.name], digest_of(others))
+        whole = (exercise.name, digest_of(files))
         for known in (key, whole):
             if known in self._seen:
                 return self._seen[known]
@@ -296,10 +277,3 @@ class _Sitting:
 def _where(raised: Raised) -> str:
     place = f", in line {raised.line} of {raised.function}" if raised.function.isidentifier() else ""
     return f"Your code raised {raised.kind}{place}."
-
-
-def _digest(files: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256()
-    for path, content in sorted(files.items()):
-        digest.update(f"{path}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()

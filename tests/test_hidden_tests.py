@@ -9,7 +9,8 @@ import rlhf_lab
 from authoring.grader_kills import complaint, examine_bank, package_of
 from authoring.stubs import stub_files
 from grader_tests import clinic
-from grader_tests.examiner import Examiner, exam_fingerprint
+from grader_tests.examiner import Examiner
+from grader_tests.fingerprint import exam_fingerprint
 from grader_tests.hidden import TESTS
 from rlhf_lab.course import exercises
 from tests.bank import entries

@@ -15,6 +15,7 @@ from rlhf_lab.course import exercises
 from rlhf_lab.errors import LabError
 
 from .. import clinic
+from ..fingerprint import exam_fingerprint
 from ..verdict import ExerciseVerdict, SubmissionVerdict
 from .intake import Submission
 from .paths import Assignment, Course
@@ -35,8 +36,6 @@ class Exam:
     seed: int = 0
 
     def fingerprint(self) -> str:
-        from ..examiner import exam_fingerprint
-
         return exam_fingerprint(self.training, self.seed)
 
     def examine(
