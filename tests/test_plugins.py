@@ -2,6 +2,7 @@
 
 import base64
 import copy
+import dataclasses
 import io
 import os
 import re
@@ -74,10 +75,13 @@ def cell(notebook, grade_id: str):
 
 
 def autograde(course: Course, notebook=None) -> dict:
-    """What nbgrader says about the submission."""
+    """What nbgrader says about the submission, to which the verdict belongs."""
     if notebook is not None:
         path = course.submitted(ASSIGNMENT, STUDENT) / f"{NOTEBOOK}.ipynb"
         nbformat.write(notebook, path)
+    if (verdict := course.read_verdict(ASSIGNMENT, STUDENT)) is not None:
+        examined = take_in(course, ASSIGNMENT, STUDENT).fingerprint
+        course.write_verdict(dataclasses.replace(verdict, submission=examined))
     return api(course).autograde(ASSIGNMENT, STUDENT)
 
 
@@ -265,6 +269,17 @@ def test_without_a_verdict_nothing_is_graded(course, submission):
     assert not result["success"]
     assert "alice: there is no verdict yet; run python -m grader_tests grade" in result["log"]
     assert not course.autograded(ASSIGNMENT, STUDENT).exists()
+
+
+def test_a_verdict_on_an_earlier_submission_is_none(course, submission):
+    autograde(course, submission)
+    before = scores(course)
+    module = course.submitted(ASSIGNMENT, STUDENT) / "rlhf_exercises" / "ppo.py"
+    module.write_bytes(module.read_bytes() + b"# better now\n")
+    result = api(course).autograde(ASSIGNMENT, STUDENT)
+    assert not result["success"]
+    assert "alice: what lies in submitted/ is not what the verdict is about; run python" in result["log"]
+    assert scores(course) == before
 
 
 def test_a_verdict_on_other_points_is_none(course, submission):

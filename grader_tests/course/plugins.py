@@ -23,7 +23,7 @@ from rlhf_lab.errors import LabError
 from ..verdict import ExerciseVerdict, SubmissionVerdict
 from .cells import restore
 from .defuse import as_typed, defuse
-from .intake import STUDENT, package_above
+from .intake import STUDENT, package_above, take_in
 from .paths import Course
 
 
@@ -88,6 +88,8 @@ class ShowVerdict(CoursePreprocessor):
         verdict = self.course.read_verdict(assignment, student)
         if verdict is None:
             raise LabError(_again(student, "there is no verdict yet"))
+        if take_in(self.course, assignment, student).fingerprint != verdict.submission:
+            raise LabError(_again(student, "what lies in submitted/ is not what the verdict is about"))
         return verdict
 
 
