@@ -332,10 +332,28 @@ def _distance(one: Weights, other: Weights) -> float:
     RUN,
     "on_step hears of every step",
     points=0.25,
-    catches=["never called", "once, after the run", "before the update", "info alone", "other arguments"],
+    catches=[
+        "never called",
+        "once, after the run",
+        "before the update",
+        "info alone",
+        "other arguments",
+        "some steps only",
+    ],
     message="on_step is called at the end of each step, with the info and the rollout of that very step.",
 )
 def run_on_step(candidate: Candidate, draw: Draw):
+    longer = _flat_run(
+        candidate,
+        draw,
+        _prompts(draw, 2),
+        n_steps=20,
+        batch_size=1,
+        max_new_tokens=1,
+        ppo_epochs=1,
+        on_step=True,
+    )
+    check(len(longer.told) in (0, 20), "on_step is called at the end of each step, and not of some of them.")
     run = _micro_run(candidate, draw)
     steps = " ".join(run.events).split("sampled")[1:]
     check(len(steps) == len(run.told) > 1 and all(events.split()[-1] == "told" for events in steps))

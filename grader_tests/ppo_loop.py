@@ -66,7 +66,7 @@ def _no_eos(draw: Draw, eos_id: int, n: int) -> list[int]:
 @hidden(
     MASK,
     "up to and including the first EOS",
-    points=1,
+    points=0.75,
     catches=[
         "EOS left out",
         "one token more",
@@ -92,9 +92,9 @@ def mask_first_eos(candidate: Candidate, draw: Draw):
 )
 def mask_limit(candidate: Candidate, draw: Draw):
     eos_id, width = draw.whole(5, 4000), draw.whole(4, 9)
-    cut, ended = _no_eos(draw, eos_id, width), [*_no_eos(draw, eos_id, width - 1), eos_id]
+    cut, other = _no_eos(draw, eos_id, width), _no_eos(draw, eos_id, width)
     _mask_is(candidate, [cut], eos_id, [width])
-    _mask_is(candidate, [cut, ended], eos_id, [width, width])
+    _mask_is(candidate, [cut, other], eos_id, [width, width])
 
 
 @hidden(
@@ -107,10 +107,23 @@ def mask_limit(candidate: Candidate, draw: Draw):
 def mask_after_eos(candidate: Candidate, draw: Draw):
     eos_id, before = draw.whole(5, 4000), draw.whole(2, 5)
     start, between = _no_eos(draw, eos_id, before), _no_eos(draw, eos_id, 2)
-    _mask_is(candidate, [[*start, eos_id, eos_id, eos_id, eos_id]], eos_id, [before + 1])
+    _mask_is(candidate, [[*start, eos_id, eos_id, eos_id, *between]], eos_id, [before + 1])
     _mask_is(candidate, [[*start, eos_id, *between, eos_id, *between]], eos_id, [before + 1])
     pad = between[0]
     _mask_is(candidate, [[pad, *start, pad, eos_id, pad, pad]], eos_id, [before + 3])
+
+
+@hidden(
+    MASK,
+    "an EOS in the last column",
+    points=0.25,
+    catches=["shifted around the end of the row"],
+    message="What stands in the last column changes the first: a shift has gone around the end of the row.",
+)
+def mask_last_column(candidate: Candidate, draw: Draw):
+    eos_id, width = draw.whole(5, 4000), draw.whole(4, 9)
+    _mask_is(candidate, [[*_no_eos(draw, eos_id, width - 1), eos_id]], eos_id, [width])
+    _mask_is(candidate, [[eos_id]], eos_id, [1])
 
 
 @hidden(
@@ -122,10 +135,12 @@ def mask_after_eos(candidate: Candidate, draw: Draw):
 )
 def mask_rows(candidate: Candidate, draw: Draw):
     width, eos_id = 6, draw.whole(5, 4000)
-    rows, lengths = [], draw.shuffled([1, 2, 4, 5, width, width])  # as many rows as columns, one cut
+    rows, lengths = [], draw.shuffled([1, 2, 4, 5, width, width])  # as many rows as columns, two cut
     for length in lengths:
         rows.append([*_no_eos(draw, eos_id, length - 1), eos_id, *_no_eos(draw, eos_id, width - length)])
-    rows[lengths.index(width)][-1] = (eos_id + 1) % 5000
+    for row, length in zip(rows, lengths, strict=True):
+        if length == width:
+            row[-1] = (eos_id + 1) % 5000
     _mask_is(candidate, rows, eos_id, lengths)
 
 
@@ -139,9 +154,8 @@ def mask_rows(candidate: Candidate, draw: Draw):
 def mask_ids(candidate: Candidate, draw: Draw):
     other = draw.whole(1, 4000)
     _mask_is(candidate, [[0, other + 1, 0, other, 0, 0]], other, [4])
-    _mask_is(candidate, [[other, other, 0, other, 0]], 0, [3])
+    _mask_is(candidate, [[other, other, 0, other, other]], 0, [3])
     _mask_is(candidate, [[0, other, other]], 0, [1])
-    _mask_is(candidate, [[other]], other, [1])
     _mask_is(candidate, [[other]], 0, [1])
 
 
@@ -360,16 +374,17 @@ NEW_TOKENS = 6
 FEW = 300  # tokens of a quick policy
 RARE = 0.0105  # probability of the hundred rarest of them together: just above what a top-p of 0.99 cuts off
 SAMPLED_ROWS, SAMPLED_TOKENS = 375, 8
+ONE_ANSWER = "Equal prompts get the same response: each row is a sample of its own."
 IMPOSSIBLE = -20.0  # log-probability of a token that is not sampled: one in half a billion
 
 
 @cache
 def _prompts(seed: int) -> list[str]:
-    """Prompts of 1 to about 36 tokens, one with an EOS in it."""
+    """Prompts of 1 to about 36 tokens, one with an EOS in it; each comes again, the first before others have come."""
     draw, eos = Draw(seed, "prompts"), reading_tokenizer().eos_token
     words = [" ".join(draw.shuffled(WORDS)[:n]) for n in (1, 3, 7, 12)]
-    with_eos = f"{words[1]} {eos} {words[0]}"
-    return [*draw.shuffled([*words, with_eos]), words[0]] * 2
+    prompts = draw.shuffled([*words, f"{words[1]} {eos} {words[0]}"])
+    return [*prompts[:2], *prompts, words[0], *prompts[2:], words[0]]
 
 
 @cache
@@ -589,6 +604,7 @@ def rollout_prompt_mask(candidate: Candidate, draw: Draw):
         "all ones",
         "first EOS of the whole row",
         "full_mask without the end",
+        "text after the EOS",
     ],
     message="response_mask is not 1 up to and including the first EOS of each response.",
 )
@@ -601,6 +617,10 @@ def rollout_masks(candidate: Candidate, draw: Draw):
     check(
         torch.equal(on_response, expected.double()),
         "full_mask and response_mask disagree about the response block.",
+    )
+    check(
+        bool((batch.response_ids[expected == 0] == reading_tokenizer().pad_token_id).all()),
+        "What follows the EOS of a response has to be padding: `generate` does not know your EOS.",
     )
 
 
@@ -688,7 +708,8 @@ def rollout_samples(candidate: Candidate, draw: Draw):
         batch.response_ids[:, :SAMPLED_TOKENS], SAMPLED_ROWS, SAMPLED_TOKENS, what="the response block"
     )
     likely = sampled == order[0]
-    if _plausible(likely[:, 0], 0.8):
+    check(bool(likely.all() or (sampled != sampled[0]).any()), ONE_ANSWER)
+    if _plausible(likely[:, 0], 0.8) and likely[:, 1:].float().mean() < 0.8:
         message = "A token comes as often as the policy wants only as long as it is new: something makes repetitions rarer."
         check(_plausible(likely[:, 1:], 0.8), message)
     for tokens, share in groups:
@@ -901,15 +922,16 @@ def rollout_side_effects(candidate: Candidate, draw: Draw):
     ROLLOUT,
     "each rollout samples anew",
     points=0.25,
-    catches=["seed set inside"],
+    catches=["seed set inside", "equal prompts answered once"],
     message="Two rollouts are the same, whatever the seed: it is set anew each time. Set it once, before the run.",
 )
 def rollout_anew(candidate: Candidate, draw: Draw):
     one, other = (
-        _roll_constant(candidate, draw, torch.zeros(FEW), ["!", "?"], 4, seed).response_ids.tolist()
+        _roll_constant(candidate, draw, torch.zeros(FEW), ["!", "?", "!"], 4, seed).response_ids.tolist()
         for seed in (1, 2)
     )
     check(one != other)
+    check(one[0] != one[2], ONE_ANSWER)
 
 
 # --- 3.5 ppo_step ---------------------------------------------------------------------------------
@@ -923,20 +945,24 @@ class Scene:
 
     Attributes:
         prompts, responses: how many tokens are real in each row; equal ones leave no padding.
-        off_policy: whether the policy has moved since the rollout: then ratios and values are far from the old ones.
+        off_policy: how far the policy has moved since the rollout, at most: in log-ratios, and in values. By default
+            less than the clip ranges are when nothing is said, so that clipping has a test of its own.
         scores: between which two sizes the scores lie; half of them are negative.
+        outlier: the score of the first response in place of its own; 0: its own.
         padding: which numbers stand in the padding; all of them are far out.
     """
 
     name: str
     prompts: tuple[int, ...] = (4, 4, 4, 4)
     responses: tuple[int, ...] = (5, 5, 5, 5)
-    off_policy: bool = True
+    off_policy: float = 0.15
     scores: tuple[float, float] = (0.5, 2.0)
+    outlier: float = 0.0
     padding: int = 0
 
 
 RAGGED = {"prompts": (4, 2, 4, 1), "responses": (5, 1, 3, 4)}
+MANY = 40  # responses, of which one can be six standard deviations from the mean
 # one plain update: no clipping, and no price of the KL
 PLAIN = {
     "ppo_epochs": 1,
@@ -960,24 +986,28 @@ def _inputs(scene: Scene, seed: int) -> tuple[dict[str, Tensor], dict[str, Tenso
     with torch.no_grad():
         logprobs, values = _alone(props.SmallPolicy(weights), ids, mask, n_response)
 
-    def spread(*sizes: float, used: bool = True) -> Tensor:
-        """These numbers over the real tokens, in any order, or 0 when they are not used; far out on padding."""
+    def spread(*sizes: float) -> Tensor:
+        """These numbers over the real tokens, in any order; far out on padding."""
         found = draw_padding.uniform(20, 30, *real.shape)
         here = draw.shuffled([sizes[i % len(sizes)] for i in range(int(real.sum()))])
-        found[real] = used * torch.tensor(here)
+        found[real] = torch.tensor(here)
         return found
 
     # log-ratios and moves of the critic: none is near a limit of a clip
-    old_logprobs = logprobs - spread(0.05, -0.8, 0.15, -0.3, 0.8, -0.15, 0.3, -0.05, used=scene.off_policy)
-    old_values = values - spread(0.03, -0.6, 0.1, -0.3, 0.6, -0.1, 0.3, -0.03, used=scene.off_policy)
+    moves = [scene.off_policy * share for share in (0.06, -1.0, 0.19, -0.38, 1.0, -0.19, 0.38, -0.06)]
+    old_logprobs = logprobs - spread(*moves)
+    old_values = values - spread(*moves)
     signs = torch.tensor(draw.shuffled([(-1.0) ** i for i in range(len(mask))]))
+    scores = signs * draw.uniform(*scene.scores, len(mask))
+    if scene.outlier:
+        scores[0] = scene.outlier
     fields = {
         "full_ids": ids,
         "full_mask": mask,
         "old_logprobs": old_logprobs,
         "ref_logprobs": old_logprobs - spread(1.0, -0.3, 0.6, 0.1, 2.0, -0.8, 15.0),
         "old_values": old_values,
-        "rm_score": signs * draw.uniform(*scene.scores, len(mask)),
+        "rm_score": scores,
         "response_mask": mask[:, -n_response:].clone(),
     }
     return weights, fields
@@ -1022,6 +1052,7 @@ class Step:
     Attributes:
         info: its six numbers.
         moved: how far each weight has moved.
+        steps: how many steps the optimiser has made.
         rollout: the rollout after the call.
     """
 
@@ -1034,12 +1065,11 @@ class Step:
         momentum: float = 0.0,
         training: bool = False,
         left_over: float | None = None,
-        times: int = 1,
         seed: int = 0,
         left_out: Sequence[str] = (),
         **settings: float,
     ):
-        """Make the call, or the same call several times.
+        """Make the call.
 
         Args:
             training: whether the policy comes in training mode.
@@ -1052,11 +1082,11 @@ class Step:
         policy, optim = parts(made, 2)
         batch = candidate.call("ppo.Rollout", **fields, texts=[""] * len(fields["rm_score"])).value
         given = {name: value for name, value in settings.items() if name not in left_out}
-        for _ in range(times):
-            answer = candidate.call("ppo.ppo_step", policy, optim, batch, after=(2,), seed=seed, **given)
-            info = entries(answer.value, *PPO_INFO)
+        answer = candidate.call("ppo.ppo_step", policy, optim, batch, after=(2,), seed=seed, **given)
+        info = entries(answer.value, *PPO_INFO)
         self.rollout = answer.after[2]
         self.info = {name: number(info[name]) for name in PPO_INFO}
+        self.steps = number(candidate.call(props.steps_of, policy).value)
         after = candidate.call(shared.weights, policy).value
         self.moved = {name: after[name] - before for name, before in weights.items()}
         self._right = lambda sample: _right(scene, draw.seed, sample, lr, momentum, tuple(settings.items()))
@@ -1119,11 +1149,17 @@ def step_mean_reward(candidate: Candidate, draw: Draw):
         "sign",
         "weighted with kl_coef",
         "clamped",
+        "of the updated policy",
     ],
     message="kl_to_ref is not the KL of a response to the reference, averaged over the responses. Over what do you sum?",
 )
 def step_kl(candidate: Candidate, draw: Draw):
-    check(Step(candidate, draw, Scene("kl", **RAGGED), kl_coef=0.3).says("kl_to_ref"))
+    still = Scene("kl", **RAGGED, off_policy=0.0)
+    check(Step(candidate, draw, still, lr=0.0, kl_coef=0.3).says("kl_to_ref"))
+    check(
+        Step(candidate, draw, Scene("kl", **RAGGED, off_policy=0.8), kl_coef=0.3).says("kl_to_ref"),
+        "kl_to_ref is about the policy that sampled, not about the one that is being updated.",
+    )
 
 
 @hidden(
@@ -1165,11 +1201,18 @@ def step_kl_coef(candidate: Candidate, draw: Draw):
         "rewards whitened",
         "advantages and returns swapped",
         "ratio to the reference",
+        "limited",
     ],
     message="The policy loss is not that of the whitened advantages and of the ratio of the new policy to the old.",
 )
 def step_advantages(candidate: Candidate, draw: Draw):
     check(Step(candidate, draw, Scene("white")).says("policy_loss", "approx_kl"))
+    prompts, responses = (1,) * MANY, (2,) * MANY
+    one_far_out = Scene("one far out", prompts, responses, outlier=50.0)
+    check(
+        Step(candidate, draw, one_far_out).says("policy_loss"),
+        "You limit scores or advantages: a response that is far better than all others has to weigh as much as it does.",
+    )
 
 
 @hidden(
@@ -1188,7 +1231,13 @@ def step_advantages(candidate: Candidate, draw: Draw):
 def step_clip_ranges(candidate: Candidate, draw: Draw):
     ranges = {"narrow": (0.1, 0.06), "wide": (0.4, 0.06), "free": (0.4, 1e3)}
     steps = {
-        name: Step(candidate, draw, Scene("clipped"), clip_range=limit, clip_range_value=limit_of_values)
+        name: Step(
+            candidate,
+            draw,
+            Scene("clipped", off_policy=0.8),
+            clip_range=limit,
+            clip_range_value=limit_of_values,
+        )
         for name, (limit, limit_of_values) in ranges.items()
     }
     check(all(step.says("clipfrac") for step in steps.values()))
@@ -1213,7 +1262,7 @@ def step_clip_ranges(candidate: Candidate, draw: Draw):
     "each epoch.",
 )
 def step_update(candidate: Candidate, draw: Draw):
-    scene, lr, small = Scene("update"), 0.1, 1e-4
+    scene, lr, small = Scene("update", off_policy=0.0), 0.1, 1e-4
     first = Step(candidate, draw, scene, lr=lr)
     later = Step(candidate, draw, scene, lr=small, ppo_epochs=2)
     # to first order, a step along the gradient lowers the loss by the learning rate times its squared norm
@@ -1254,10 +1303,10 @@ def step_norm(candidate: Candidate, draw: Draw):
 @hidden(
     STEP,
     "several epochs",
-    points=0.5,
+    points=0.25,
     catches=[
         "wrong number of epochs",
-        "advantages, KL or old values anew in each epoch",
+        "advantages, KL, old values or old log-probabilities anew in each epoch",
         "gradients add up",
         "info",
     ],
@@ -1265,9 +1314,10 @@ def step_norm(candidate: Candidate, draw: Draw):
     "your code, and how many are there?",
 )
 def step_epochs(candidate: Candidate, draw: Draw):
-    settings = {"clip_range": 0.15, "clip_range_value": 0.1, "kl_coef": 0.3, "max_grad_norm": 1.0}
+    # clip ranges as they are when nothing is said: whether they are handed on is asked elsewhere
+    settings = {"clip_range": 0.2, "clip_range_value": 0.2, "kl_coef": 0.3, "max_grad_norm": 1.0}
     step = Step(
-        candidate, draw, Scene("epochs", off_policy=False), lr=0.2, momentum=0.8, ppo_epochs=3, **settings
+        candidate, draw, Scene("epochs", off_policy=0.0), lr=0.3, momentum=0.8, ppo_epochs=4, **settings
     )
     check(step.moves())
     check(
@@ -1278,16 +1328,34 @@ def step_epochs(candidate: Candidate, draw: Draw):
 
 @hidden(
     STEP,
+    "a policy that has moved far",
+    points=0.25,
+    catches=["early stop at some KL"],
+    message="You make fewer steps when the policy has moved far: ppo_epochs says how many there are.",
+)
+def step_far(candidate: Candidate, draw: Draw):
+    near, far = (
+        Step(candidate, draw, Scene("far away", off_policy=off_policy), lr=1e-4, ppo_epochs=3).steps
+        for off_policy in (0.0, 3.0)
+    )
+    check(0 < near == far)
+
+
+@hidden(
+    STEP,
     "gradients do not add up",
     points=0.25,
     catches=["zero_grad missing", "zero_grad once", "zero_grad too late"],
     message="Gradients add up from step to step, or from epoch to epoch. When are they set back to zero?",
 )
 def step_left_over(candidate: Candidate, draw: Draw):
-    scene = Scene("left over")
-    clean = Step(candidate, draw, scene, lr=0.03, ppo_epochs=2)
-    check(Step(candidate, draw, scene, lr=0.03, ppo_epochs=2, left_over=draw.number(3, 9)).does_as(clean))
-    check(Step(candidate, draw, scene, lr=0.03, times=2).does_as(clean))
+    scene, lr = Scene("left over", off_policy=0.0), 1e-3
+    clean = Step(candidate, draw, scene, lr=lr)
+    check(Step(candidate, draw, scene, lr=lr, left_over=draw.number(3, 9)).does_as(clean))
+    # steps as small as these are the same in both epochs, so that two of them lead twice as far; a sum of gradients
+    # leads three times as far, and only that is asked here
+    both = Step(candidate, draw, scene, lr=lr, ppo_epochs=2).way
+    check(both @ clean.way < 2.5 * clean.way.square().sum())
 
 
 @hidden(
@@ -1324,7 +1392,7 @@ def step_lengths(candidate: Candidate, draw: Draw):
 )
 def step_single(candidate: Candidate, draw: Draw):
     step = Step(candidate, draw, Scene("single", prompts=(2,), responses=(4,)), kl_coef=0.2)
-    check(step.way.norm() > 1e-4 and step.says("mean_reward", "kl_to_ref", "approx_kl", "clipfrac"))
+    check(step.way.norm() > 1e-4 and step.says("mean_reward", "approx_kl"))
 
 
 @hidden(
@@ -1364,7 +1432,8 @@ def step_rollout(candidate: Candidate, draw: Draw):
 def step_defaults(candidate: Candidate, draw: Draw):
     defaults = defaults_of(reference.ppo_step)
     left_out, handed = (
-        Step(candidate, draw, Scene("defaults"), left_out=names, **defaults) for names in (defaults, ())
+        Step(candidate, draw, Scene("defaults", off_policy=0.8), left_out=names, **defaults)
+        for names in (defaults, ())
     )
     check(left_out.does_as(handed))
 

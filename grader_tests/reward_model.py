@@ -11,6 +11,7 @@ from torch import Tensor
 import solutions.reward_model as reference
 from rlhf_lab.backbones import TINY
 from rlhf_lab.checks.models import reading_tokenizer, token_ids
+from rlhf_lab.checks.training import Loader
 from rlhf_lab.data import toy_rows
 from rlhf_lab.room.props import reward_model as props
 from rlhf_lab.room.props import shared
@@ -65,7 +66,7 @@ def index_right(candidate: Candidate, draw: Draw):
 @hidden(
     INDEX,
     "padding on the left",
-    points=0.5,
+    points=0.75,
     catches=["sum - 1", "place before the first 0"],
     message="With padding on the left the index is not the last valid token: the number of tokens does not tell where "
     "a row ends.",
@@ -115,16 +116,16 @@ def index_one(candidate: Candidate, draw: Draw):
 
 @hidden(
     INDEX,
-    "masks of booleans, whole numbers and floats",
-    points=0.5,
-    catches=["float index", "index of the mask's type", "positions times a boolean mask"],
-    message="A mask may be of booleans, whole numbers or floats; the index has to be the same, and whole numbers "
-    "(int64 or int32) that a tensor can be looked up with.",
+    "an index of whole numbers",
+    points=0.25,
+    catches=["float index", "masks of 64 bits only"],
+    message="The index has to be whole numbers (int64 or int32) that a tensor can be looked up with, and the same for "
+    "masks of 32 and of 64 bits.",
 )
 def index_types(candidate: Candidate, draw: Draw):
     n, m = draw.whole(3, 6), draw.whole(3, 6)
     mask = torch.cat([right_mask(n, width=7), left_mask(m, width=7)])
-    for dtype in (torch.long, torch.bool, torch.int32, torch.float32, torch.float64):
+    for dtype in (torch.long, torch.int32):
         index = _index(candidate, mask.to(dtype))
         check(index.dtype in (torch.long, torch.int32) and index.tolist() == [n - 1, 6])
 
@@ -152,7 +153,7 @@ def index_long(candidate: Candidate, draw: Draw):
 )
 def index_empty(candidate: Candidate, draw: Draw):
     some = right_mask(*draw.shuffled([0, draw.whole(1, 4), 5]))
-    for mask in (some, torch.zeros(2, 4, dtype=torch.long), some.bool(), some.float()):
+    for mask in (some, torch.zeros(2, 4, dtype=torch.long), some.int()):
         raised = candidate.call("reward_model.last_token_index", mask).raised
         check(raised is not None and raised.kind == "ValueError")
 
@@ -166,7 +167,7 @@ def index_empty(candidate: Candidate, draw: Draw):
     after=["padding on the right"],
 )
 def index_mask_unchanged(candidate: Candidate, draw: Draw):
-    for dtype in (torch.long, torch.bool, torch.float32):
+    for dtype in (torch.long, torch.int32):
         mask = right_mask(*_lengths(draw, 8), width=8).to(dtype)
         after = candidate.call("reward_model.last_token_index", mask, after=(0,)).after[0]
         check(torch.equal(tensor(after), mask))
@@ -270,15 +271,27 @@ def model_pretrained(candidate: Candidate, draw: Draw):
     MODEL,
     "texts without padding",
     points=0.75,
-    catches=["another token", "pooling", "another layer", "squeezed batch", "sigmoid or tanh", "normalised over the batch"],
+    catches=["another token", "pooling", "another layer", "sigmoid or tanh", "normalised over the batch"],
     message="Even without padding the score is not the head's number for the backbone's last hidden state at the last "
     "token, one for each text.",
 )  # fmt: skip
 def model_no_padding(candidate: Candidate, draw: Draw):
     pair = _Pair(candidate, draw)
-    for n_texts, n_tokens in ((1, draw.whole(4, 8)), (3, draw.whole(4, 8)), (2, 1)):
+    for n_texts, n_tokens in ((3, draw.whole(4, 8)), (2, 1)):
         ids = torch.tensor(_texts(draw, *[n_tokens] * n_texts))
         pair.compare(ids, torch.ones_like(ids))
+
+
+@hidden(
+    MODEL,
+    "a batch of one",
+    points=0.25,
+    catches=["squeezed batch", "normalised over the batch"],
+    message="For a batch of one text the score is another one, or loses its dimension.",
+)
+def model_one(candidate: Candidate, draw: Draw):
+    ids = torch.tensor(_texts(draw, draw.whole(4, 8)))
+    _Pair(candidate, draw).compare(ids, torch.ones_like(ids))
 
 
 @hidden(
@@ -371,21 +384,6 @@ def model_hidden_token(candidate: Candidate, draw: Draw):
 
 @hidden(
     MODEL,
-    "masks of booleans and floats",
-    points=0.25,
-    catches=["mask used as an index", "arithmetic on a boolean mask"],
-    message="The score depends on the type of the mask. It may be of booleans, whole numbers or floats.",
-)
-def model_mask_types(candidate: Candidate, draw: Draw):
-    pair = _Pair(candidate, draw)
-    ids, mask = _padded(draw, _texts(draw, 5, 3), *draw.shuffled(["left", "right"]), extra=1)
-    expected = pair.expected(ids, mask)
-    for dtype in (torch.bool, torch.float32, torch.int32):
-        agree(pair.scores(ids, mask.to(dtype)), expected, tolerance=1e-3)
-
-
-@hidden(
-    MODEL,
     "the gradient reaches head and backbone",
     points=0.75,
     catches=["detached", "frozen backbone", "frozen embeddings"],
@@ -464,15 +462,15 @@ def _some_pairs(draw: Draw, n: int) -> list[dict]:
     return chosen[:n]
 
 
-def _both(row: dict, side: str) -> list[int]:
+def _both(row: dict, side: str, eos_id: int = EOS) -> list[int]:
     """The tokens of one text of a pair, EOS included."""
-    return token_ids(row["prompt"]) + token_ids(row[side]) + [EOS]
+    return token_ids(row["prompt"]) + token_ids(row[side]) + [eos_id]
 
 
-def _expected_item(row: dict, max_len: int, pad_id: int = EOS) -> dict[str, list[int]]:
+def _expected_item(row: dict, max_len: int, pad_id: int = EOS, eos_id: int = EOS) -> dict[str, list[int]]:
     item = {}
     for side in ("chosen", "rejected"):
-        ids = _both(row, side)[:max_len]
+        ids = _both(row, side, eos_id)[:max_len]
         n_pad = max_len - len(ids)
         item |= {f"{side}_ids": ids + [pad_id] * n_pad, f"{side}_mask": [1] * len(ids) + [0] * n_pad}
     return item
@@ -502,8 +500,10 @@ def _columns(items: list, *names: str) -> list[dict[str, list]]:
     ]
 
 
-def _agree_items(contents: dict, rows: list[dict], max_len: int, *names: str, pad_id: int = EOS) -> None:
-    expected = [_expected_item(row, max_len, pad_id) for row in rows]
+def _agree_items(
+    contents: dict, rows: list[dict], max_len: int, *names: str, pad_id: int = EOS, eos_id: int = EOS
+) -> None:
+    expected = [_expected_item(row, max_len, pad_id, eos_id) for row in rows]
     check(_columns(contents["items"], *names) == [{n: item[n] for n in names} for item in expected])
 
 
@@ -514,7 +514,7 @@ def _agree_dropped(contents: dict, n: int) -> None:
 @hidden(
     PAIRS,
     TEXTS,
-    points=0.75,
+    points=0.5,
     catches=[
         "sides swapped",
         "prompt missing",
@@ -530,6 +530,23 @@ def pairs_texts(candidate: Candidate, draw: Draw):
     for max_len in (_between(rows), _longest(rows) + draw.whole(1, 9)):
         contents = _contents(candidate, rows, max_len)
         _agree_items(contents, rows, max_len, "chosen_ids", "rejected_ids")
+
+
+@hidden(
+    PAIRS,
+    "the data set ends",
+    points=0.25,
+    catches=["index that wraps round", "another kind of error"],
+    message="An index behind the last pair has to be an IndexError: without it a loop over your data set never ends.",
+)
+def pairs_end(candidate: Candidate, draw: Draw):
+    rows = _some_pairs(draw, draw.whole(2, 5))
+    tokenizer = candidate.call(shared.tokenizer, EOS_TOKEN).value
+    dataset = candidate.call("reward_model.RMDataset", rows, tokenizer, _longest(rows)).value
+    candidate.call(props.contents, dataset).value  # up to there it goes
+    for index in (len(rows), len(rows) + draw.whole(1, 9)):
+        raised = candidate.call(shared.items, dataset, [index]).raised
+        check(raised is not None and raised.kind == "IndexError")
 
 
 @hidden(
@@ -597,7 +614,7 @@ def _split(row: dict, draw: Draw) -> dict | None:
     points=0.25,
     catches=[
         "no pad token set",
-        "own pad token replaced",
+        "own pad token replaced, or one whose id is 0",
         "padding with EOS",
         "padding on the tokenizer's side",
     ],
@@ -614,6 +631,11 @@ def pairs_tokenizers(candidate: Candidate, draw: Draw):
         check(candidate.read(tokenizer, "pad_token") == (own_pad or EOS_TOKEN))
         pad_id = EOS if own_pad in (None, EOS_TOKEN) else token_ids(pad)[0]
         _agree_items(contents, rows, max_len, *props.COLUMNS, pad_id=pad_id)
+    # the pad token has id 0, and the EOS is another one
+    tokenizer = candidate.call(shared.tokenizer, EOS_TOKEN, eos=pad).value
+    contents = _contents(candidate, rows, max_len, tokenizer)
+    check(candidate.read(tokenizer, "pad_token") == EOS_TOKEN)
+    _agree_items(contents, rows, max_len, *props.COLUMNS, pad_id=EOS, eos_id=token_ids(pad)[0])
 
 
 @hidden(
@@ -977,15 +999,15 @@ def _seen(candidate: Candidate, weights: Weights, batches: list[Batch], n_epochs
     return candidate.call(props.train_small, model, batches, n_epochs, lr).value
 
 
-def _column(history: object, name: str) -> list[float]:
-    """A column of the history, which has to be numbers of Python."""
+def _column(history: object, name: str) -> list:
+    """A column of the history."""
     check(isinstance(history, list), "A list of one dictionary for each step was expected.")
-    column = [entries(step, name)[name] for step in history]
-    check(
-        all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in column),
-        "The history has to hold floats.",
-    )
-    return column
+    return [entries(step, name)[name] for step in history]
+
+
+def _numbers(seen: dict, name: str) -> list[float]:
+    """A column of the history, whatever kind of number it holds."""
+    return [number(x) for x in _column(seen["numbers"], name)]
 
 
 def _right(weights: Weights, batch: Batch) -> tuple[float, float, Tensor]:
@@ -1012,16 +1034,10 @@ def _drawn(make: Callable[[], object], reaches: Callable[[object], bool]):
 @hidden(
     TRAIN,
     STEPS,
-    points=0.5,
-    catches=[
-        "one entry or step an epoch",
-        "n_epochs ignored",
-        "no floats",
-        "model returned",
-        "a copy is trained",
-    ],
-    message="There is not one step and one dictionary of floats, `loss` and `accuracy`, for each batch of each epoch, or "
-    "the model that you are handed does not move.",
+    points=0.25,
+    catches=["one entry or step an epoch", "n_epochs ignored", "model returned", "a copy is trained"],
+    message="There is not one step and one dictionary with `loss` and `accuracy` for each batch of each epoch, or the "
+    "model that you are handed does not move.",
 )
 def train_steps(candidate: Candidate, draw: Draw):
     n_batches, n_epochs = draw.whole(2, 4), draw.whole(2, 4)
@@ -1034,8 +1050,22 @@ def train_steps(candidate: Candidate, draw: Draw):
 
 @hidden(
     TRAIN,
+    "losses and accuracies are floats of Python",
+    points=0.25,
+    catches=["tensors", "numbers of NumPy"],
+    message="The history holds losses or accuracies that are no floats of Python but tensors or the like.",
+    after=[STEPS],
+)
+def train_floats(candidate: Candidate, draw: Draw):
+    history = _seen(candidate, _weights(draw), [_batch(draw, 3)], 2, lr=0.01)["history"]
+    values = _column(history, "loss") + _column(history, "accuracy")
+    check(all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in values))
+
+
+@hidden(
+    TRAIN,
     "the loss of each batch",
-    points=0.5,
+    points=0.25,
     catches=[
         "masks swapped or lost",
         "wrong halves",
@@ -1049,7 +1079,7 @@ def train_steps(candidate: Candidate, draw: Draw):
 def train_losses(candidate: Candidate, draw: Draw):
     weights, batches = _weights(draw, 2), [_batch(draw, n) for n in (4, 3, 5)]
     seen = _seen(candidate, weights, batches, 2, lr=0.0)
-    agree(_column(seen["history"], "loss"), [_right(weights, batch)[0] for batch in batches] * 2)
+    agree(_numbers(seen, "loss"), [_right(weights, batch)[0] for batch in batches] * 2)
 
 
 @hidden(
@@ -1069,7 +1099,27 @@ def train_accuracies(candidate: Candidate, draw: Draw):
         lambda drawn: len({*accuracies(*drawn), 0.0, 1.0}) == 5,
     )
     seen = _seen(candidate, *drawn, 2, lr=0.0)
-    agree(_column(seen["history"], "accuracy"), accuracies(*drawn) * 2)
+    agree(_numbers(seen, "accuracy"), accuracies(*drawn) * 2)
+
+
+@hidden(
+    TRAIN,
+    "the data loader is gone through in each epoch",
+    points=0.25,
+    catches=[
+        "batches kept from the first epoch",
+        "batches by index",
+        "the first batch alone in later epochs",
+    ],
+    message="Your loop does not go through the data loader anew in each epoch, or asks more of it than that: a loader that "
+    "shuffles has another order each time.",
+    after=[STEPS],
+)
+def train_loader(candidate: Candidate, draw: Draw):
+    loader = candidate.call(Loader, [_batch(draw, 2) for _ in range(3)]).value
+    model, n_epochs = candidate.call(props.SmallScorer, *_weights(draw)).value, draw.whole(2, 4)
+    candidate.call("reward_model.train_rm", model, loader, n_epochs, 0.01).value
+    check(candidate.read(loader, "rounds") >= n_epochs)
 
 
 @hidden(
@@ -1126,7 +1176,7 @@ def train_clip(candidate: Candidate, draw: Draw):
         "another learning rate",
         "schedule",
     ],
-    message="It is not one AdamW that takes all the steps, with backbone and head and the learning rate that was asked for.",
+    message="It is not one AdamW that takes all the steps, with backbone and head and, throughout, the learning rate that was asked for.",
     after=[STEPS],
 )
 def train_optimizer(candidate: Candidate, draw: Draw):
@@ -1165,7 +1215,7 @@ def train_downhill(candidate: Candidate, draw: Draw):
     # Adam's first step goes by the sign; what it may lack of 1 is weight decay
     agree(moves, -gradient.sign(), gradient.abs() > 1e-3, tolerance=0.35)
     history = _seen(candidate, weights, [batch], 5, lr)
-    losses = _column(history["history"], "loss")
+    losses = _numbers(history, "loss")
     check(len(losses) == 5)
     after = (
         history["weights"][: WORDS * WIDTH].view(WORDS, WIDTH),
@@ -1184,8 +1234,8 @@ def train_downhill(candidate: Candidate, draw: Draw):
     TRAIN,
     "training mode",
     points=0.25,
-    catches=["eval mode", "mode never set"],
-    message="The model is not in training mode while it trains: dropout stays off.",
+    catches=["eval mode", "mode never set", "backbone or dropout in eval mode"],
+    message="The model, or a part of it, is not in training mode while it trains: dropout stays off.",
     after=[STEPS],
 )
 def train_mode(candidate: Candidate, draw: Draw):
@@ -1213,7 +1263,7 @@ def train_small_batches(candidate: Candidate, draw: Draw):
         {name: column[rows] for name, column in columns.items()} for rows in (slice(0, 2), slice(2, 3))
     ]
     for name, at in (("loss", 0), ("accuracy", 1)):
-        agree(_column(seen["history"], name), [_right(weights, batch)[at] for batch in parts_of])
+        agree(_numbers(seen, name), [_right(weights, batch)[at] for batch in parts_of])
     seen = _seen(candidate, weights, [columns], 0, lr=0.01)
     check(seen["history"] == [] and torch.equal(seen["weights"], seen["before"]))
 

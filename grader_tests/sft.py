@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import solutions.sft as reference
+from rlhf_lab.checks.training import Loader
 from rlhf_lab.data import toy_rows
 from rlhf_lab.room.props import sft as props
 from rlhf_lab.room.props import shared
@@ -166,7 +167,12 @@ def example_pad_is_eos(candidate: Candidate, draw: Draw):
     EXAMPLE,
     "EOS, pad token, token 0 and tokens of the prompt inside the texts",
     points=0.25,
-    catches=["the first EOS id ends the row", "labels by token, not by place", "token 0 taken for nothing"],
+    catches=[
+        "the first EOS id ends the row",
+        "labels by token, not by place",
+        "token 0 taken for nothing",
+        "no EOS behind a response that ends in one",
+    ],
     message="What a place is depends on an id that stands there. Only the lengths of the two lists tell.",
     after=[TEXT],
 )
@@ -174,8 +180,9 @@ def example_special_ids(candidate: Candidate, draw: Draw):
     prompt, response, (eos, pad) = _ids(draw, 3, 2)
     prompt = draw.shuffled([*prompt, eos, pad, 0])
     response = draw.shuffled([*response, eos, pad, 0, *prompt[:2]])
-    example = _example(candidate, prompt, response, eos, pad, 18)
-    _check_columns(example, reference.build_sft_example(prompt, response, eos, pad, 18))
+    for text in (response, [*response, eos]):
+        example = _example(candidate, prompt, text, eos, pad, 18)
+        _check_columns(example, reference.build_sft_example(prompt, text, eos, pad, 18))
 
 
 @hidden(
@@ -305,13 +312,14 @@ def _words(draw: Draw, n: int) -> str:
     return " ".join(draw.shuffled(WORDS)[:n])
 
 
+# Prompts end in a mark that no token reaches across: only `_torn_row` tells whether the texts are tokenised apart.
 def _row(draw: Draw, n_prompt: int = 3, n_response: int = 3) -> dict[str, str]:
-    return {"prompt": _words(draw, n_prompt).capitalize(), "response": _words(draw, n_response)}
+    return {"prompt": _words(draw, n_prompt).capitalize() + ":", "response": _words(draw, n_response)}
 
 
 def _chinese_row(draw: Draw) -> dict[str, str]:
     characters = draw.shuffled(CHARACTERS)
-    return {"prompt": "".join(characters[:5]), "response": "".join(characters[5:9])}
+    return {"prompt": "".join(characters[:5]) + ":", "response": "".join(characters[5:9])}
 
 
 def _compare(
@@ -323,7 +331,7 @@ def _compare(
     for row in rows:
         (expected,) = reference.SFTDataset([row], _tokenizer(**kind_of_tokenizer), max_len)
         dataset = candidate.call("sft.SFTDataset", [row], tokenizer, max_len).value
-        (item,) = candidate.call(props.items, dataset, [0]).value
+        (item,) = candidate.call(shared.items, dataset, [0]).value
         for name in columns:
             column = tensor(entries(item, *COLUMNS)[name], max_len, what=f"{name!r}")
             check(torch.equal(column.long(), expected[name]))
@@ -365,7 +373,7 @@ def dataset_kinds(candidate: Candidate, draw: Draw):
     tokenizer = candidate.call(shared.tokenizer, pad=EOS).value
     rows, max_len = [_row(draw) for _ in range(3)], draw.whole(25, 30)
     dataset = candidate.call("sft.SFTDataset", rows, tokenizer, max_len=max_len).value
-    (item,) = candidate.call(props.items, dataset, [0]).value
+    (item,) = candidate.call(shared.items, dataset, [0]).value
     batch = candidate.call(props.first_batch, dataset, 3).value
     for columns, shape in ((item, [max_len]), (batch, [3, max_len])):
         for name in COLUMNS:
@@ -375,7 +383,7 @@ def dataset_kinds(candidate: Candidate, draw: Draw):
 @hidden(
     DATASET,
     "one item for each row, at its own index",
-    points=0.5,
+    points=0.25,
     catches=[
         "long or double rows left out",
         "always the first row",
@@ -396,9 +404,27 @@ def dataset_rows(candidate: Candidate, draw: Draw):
         dataset = candidate.call("sft.SFTDataset", data, tokenizer, 22).value
         check(candidate.call(props.length, dataset).value == len(rows))
         indices = draw.shuffled(range(len(rows)))
-        for index, item in zip(indices, candidate.call(props.items, dataset, indices).value, strict=True):
+        for index, item in zip(indices, candidate.call(shared.items, dataset, indices).value, strict=True):
             ids = tensor(entries(item, *COLUMNS)["input_ids"], what="'input_ids'")
             check(torch.equal(ids.long(), expected[index]["input_ids"]))
+
+
+@hidden(
+    DATASET,
+    "the data set ends",
+    points=0.25,
+    catches=["index that wraps round", "another kind of error"],
+    message="An index behind the last row has to be an IndexError: without it a loop over your data set never ends.",
+)
+def dataset_end(candidate: Candidate, draw: Draw):
+    rows = [_row(draw) for _ in range(draw.whole(2, 5))]
+    for data in (rows, props.Rows(rows)):
+        tokenizer = candidate.call(shared.tokenizer, pad=EOS).value
+        dataset = candidate.call("sft.SFTDataset", data, tokenizer, 25).value
+        candidate.call(shared.items, dataset, list(range(len(rows)))).value  # up to there it goes
+        for index in (len(rows), len(rows) + draw.whole(1, 9)):
+            raised = candidate.call(shared.items, dataset, [index]).raised
+            check(raised is not None and raised.kind == "IndexError")
 
 
 @hidden(
@@ -415,7 +441,7 @@ def dataset_no_room(candidate: Candidate, draw: Draw):
     tokenizer = candidate.call(shared.tokenizer, pad=EOS).value
     answer = candidate.call("sft.SFTDataset", rows, tokenizer, 10)
     if answer.raised is None:  # a data set may tokenise a row when it is asked for
-        answer = candidate.call(props.items, answer.value, [0, 1, 2])
+        answer = candidate.call(shared.items, answer.value, [0, 1, 2])
     check(answer.raised is not None and answer.raised.kind == "ValueError")
 
 
@@ -436,14 +462,19 @@ def dataset_no_pad(candidate: Candidate, draw: Draw):
     DATASET,
     "a pad token of its own stays, and fills the row",
     points=0.25,
-    catches=["own pad token replaced", "padded with EOS all the same", "EOS and pad id swapped"],
+    catches=[
+        "own pad token replaced, or one whose id is 0",
+        "padded with EOS all the same",
+        "EOS and pad id swapped",
+    ],
     message="A tokenizer that has a pad token of its own does not keep it, or the row is not filled with it.",
     after=[TEXTS],
 )
 def dataset_own_pad(candidate: Candidate, draw: Draw):
-    pad = draw.shuffled("!#%&")[0]
-    tokenizer = _compare(candidate, [_row(draw)], 25, "input_ids", pad=pad)
-    check(candidate.read(tokenizer, "pad_token") == pad)
+    other = draw.shuffled("!#%&")[0]
+    for pad, eos in ((other, EOS), (EOS, other)):  # the second one has id 0
+        tokenizer = _compare(candidate, [_row(draw)], 25, "input_ids", pad=pad, eos=eos)
+        check(candidate.read(tokenizer, "pad_token") == pad)
 
 
 @hidden(
@@ -482,7 +513,7 @@ def dataset_verbatim(candidate: Candidate, draw: Draw):
     first, second, third = (_row(draw) for _ in range(3))
     rows = [
         {"prompt": "\n " + first["prompt"] + " ", "response": " " + first["response"].title() + " \n"},
-        {"prompt": second["prompt"] + f"{EOS} and", "response": second["response"] + f" {EOS}"},
+        {"prompt": second["prompt"] + f"{EOS} and:", "response": second["response"] + f" {EOS}"},
         {"prompt": third["prompt"].upper() + "\n", "response": third["response"] + "  "},
     ]
     _compare(candidate, rows, 60, "input_ids", "labels", pad=EOS)
@@ -498,7 +529,7 @@ def dataset_verbatim(candidate: Candidate, draw: Draw):
 )
 def dataset_left_tokenizer(candidate: Candidate, draw: Draw):
     _compare(
-        candidate, [_row(draw), _row(draw, 2, 5)], 25, "input_ids", "labels", pad="!", padding_side="left"
+        candidate, [_row(draw), _row(draw, 2, 5)], 25, "input_ids", "labels", pad=EOS, padding_side="left"
     )
 
 
@@ -516,7 +547,7 @@ def dataset_arguments(candidate: Candidate, draw: Draw):
     made = candidate.call("sft.SFTDataset", rows, tokenizer, 20, after=(0,))
     check(made.after[0] == rows)
     for _ in range(2):  # a data set may tokenise a row when it is asked for
-        check(len(candidate.call(props.items, made.value, [0, 1, 2]).value) == 3)
+        check(len(candidate.call(shared.items, made.value, [0, 1, 2]).value) == 3)
 
 
 def _torn_row(draw: Draw) -> dict[str, str]:
@@ -721,6 +752,7 @@ def loss_arguments(candidate: Candidate, draw: Draw):
 
 TRAIN = "train_sft"
 STEPS = "one step for each batch of each epoch"
+NO_LIST = "A list of numbers was expected as what it returns: the loss of each step."
 VOCAB, WIDTH = 11, 5
 SMALL, LARGE = 0.05, 30.0  # scales of the logits: gradients of norm far below 1, and far above
 
@@ -731,6 +763,7 @@ class _Run:
 
     Attributes:
         returned: by `train_sft`.
+        numbers: the same, with floats for whatever kind of number it holds.
         batches: as they are afterwards.
         scale: of the model's logits.
         start, end: its weights before and after, by name.
@@ -739,6 +772,7 @@ class _Run:
     """
 
     returned: Any
+    numbers: Any
     batches: Any
     scale: float
     start: dict[str, Tensor]
@@ -749,10 +783,9 @@ class _Run:
     @property
     def losses(self) -> list[float]:
         """What came back, which has to be a list of numbers."""
-        losses = self.returned
-        if not isinstance(losses, list) or not all(type(loss) in (int, float) for loss in losses):
-            raise Wrong("A list of numbers was expected as what it returns: the loss of each step.")
-        return losses
+        if not isinstance(self.numbers, list) or not all(type(loss) is float for loss in self.numbers):
+            raise Wrong(NO_LIST)
+        return self.numbers
 
     def expected(self, step: dict, batch: dict[str, Tensor]) -> tuple[float, Tensor]:
         """Loss of a batch and clipped gradient in one row, for the weights that a step started from."""
@@ -766,7 +799,7 @@ class _Run:
 def _train(
     candidate: Candidate,
     draw: Draw,
-    batches: list[dict[str, Tensor]] | props.Loader,
+    batches: list[dict[str, Tensor]],
     n_epochs: int,
     lr: float,
     scale: float = SMALL,
@@ -776,8 +809,11 @@ def _train(
     start = _weights(draw)
     model = candidate.call(props.small_lm, start, scale, training).value
     answer = candidate.call(props.train_small, model, batches, n_epochs, lr, after=(1,))
-    seen = entries(answer.value, "losses", "weights", "steps", "passes")
-    return _Run(seen["losses"], answer.after[1], scale, start, seen["weights"], seen["steps"], seen["passes"])
+    seen = entries(answer.value, "losses", "numbers", "weights", "steps", "passes")
+    returned, numbers = seen["losses"], seen["numbers"]
+    return _Run(
+        returned, numbers, answer.after[1], scale, start, seen["weights"], seen["steps"], seen["passes"]
+    )
 
 
 def _weights(draw: Draw) -> dict[str, Tensor]:
@@ -866,6 +902,10 @@ def train_steps(candidate: Candidate, draw: Draw):
 def train_list(candidate: Candidate, draw: Draw):
     run = _train(candidate, draw, _batches(draw), n_epochs=2, lr=0.01)
     check(len(run.losses) == len(run.steps) == 6)
+    message = (
+        "The list holds tensors or the like, where numbers of Python were expected: the loss of each step."
+    )
+    check(all(type(loss) in (int, float) for loss in run.returned), message)
 
 
 @hidden(
@@ -916,8 +956,8 @@ def train_clip(candidate: Candidate, draw: Draw):
     "AdamW, with the learning rate that was asked for, on all weights",
     points=0.25,
     catches=["Adam, SGD", "lr not handed on", "a schedule", "only the head", "maximize"],
-    message="The steps are not AdamW's on all weights of the model, with the learning rate that was asked for, down the "
-    "gradient.",
+    message="The steps are not AdamW's on all weights of the model, with the learning rate that was asked for in all of "
+    "them, down the gradient.",
     after=[STEPS],
 )
 def train_adamw(candidate: Candidate, draw: Draw):
@@ -969,8 +1009,8 @@ def train_falls(candidate: Candidate, draw: Draw):
     TRAIN,
     "training mode in every pass",
     points=0.25,
-    catches=["eval mode", "never put into training mode", "eval mode after the first epoch"],
-    message="The model is not in training mode whenever it is trained: dropout stays off.",
+    catches=["eval mode", "never put into training mode", "eval mode after the first epoch", "dropout alone"],
+    message="The model, or a part of it, is not in training mode whenever it is trained: dropout stays off.",
     after=[STEPS],
 )
 def train_mode(candidate: Candidate, draw: Draw):
@@ -987,8 +1027,8 @@ def train_mode(candidate: Candidate, draw: Draw):
     message="With batches that are padded on the left the steps are others: the model does not get the attention mask.",
 )
 def train_attention_mask(candidate: Candidate, draw: Draw):
-    batches = _batches(draw, left=True)
-    _check_gradients(_train(candidate, draw, batches, n_epochs=2, lr=0.01), batches)
+    for batch in _batches(draw, left=True):  # one step each: nothing is left over from another
+        _check_gradients(_train(candidate, draw, [batch], n_epochs=1, lr=0.01), [batch])
 
 
 @hidden(
@@ -1027,15 +1067,22 @@ def train_arguments(candidate: Candidate, draw: Draw):
 
 @hidden(
     TRAIN,
-    "anything that can be gone through is a data loader",
+    "the data loader is gone through in each epoch",
     points=0.25,
-    catches=["batches by index", "the first batch alone in later epochs"],
-    message="Your loop asks more of the data loader than to be gone through once an epoch, or does not go through all of it.",
+    catches=[
+        "batches kept from the first epoch",
+        "batches by index",
+        "the first batch alone in later epochs",
+    ],
+    message="Your loop does not go through the data loader anew in each epoch, or asks more of it than that: a loader that "
+    "shuffles has another order each time.",
     after=[STEPS],
 )
 def train_loader(candidate: Candidate, draw: Draw):
-    batches = _batches(draw)
-    _check_gradients(_train(candidate, draw, props.Loader(batches), n_epochs=2, lr=0.01), batches)
+    loader, n_epochs = candidate.call(Loader, _batches(draw)).value, draw.whole(2, 4)
+    model = candidate.call(props.small_lm, _weights(draw), SMALL, False).value
+    candidate.call("sft.train_sft", model, loader, n_epochs, 0.01).value
+    check(candidate.read(loader, "rounds") >= n_epochs)
 
 
 # --- 1.4 train_sft, on the backbone of the course -------------------------------------------------
@@ -1091,9 +1138,7 @@ def _answers(model: nn.Module, batches: list[dict[str, Tensor]]) -> tuple[float,
 def train_tiny(candidate: Candidate, draw: Draw):
     batches = _demonstrations("sft_train", ROWS, draw.seed)
     model = candidate.call(props.tiny_lm).value
-    answer = candidate.call(
-        "sft.train_sft", model, props.Loader(batches), EPOCHS, RATE, seed=draw.seed, seconds=60
-    )
+    answer = candidate.call("sft.train_sft", model, Loader(batches), EPOCHS, RATE, seed=draw.seed, seconds=60)
     trained = candidate.call(shared.weights, model).value
     judge = copy.deepcopy(_tiny())
     for name, weight in judge.named_parameters():
@@ -1101,6 +1146,8 @@ def train_tiny(candidate: Candidate, draw: Draw):
         weight.data.copy_(trained[name])
     loss, ends = _answers(judge, _demonstrations("sft_heldout", 64, draw.seed))
     check(loss < HELD_OUT and ends > ENDS)
-    losses, last = answer.value, sum(answer.value[-5:]) / 5
+    losses = candidate.call(shared.as_floats, answer.value).value
+    check(isinstance(losses, list) and all(type(loss) is float for loss in losses), NO_LIST)
+    last = sum(losses[-5:]) / 5
     check(abs(losses[0] - _answers(_tiny(), batches[:1])[0]) < DROPOUT)
     check(LAST_LOSSES[0] < last < LAST_LOSSES[1])

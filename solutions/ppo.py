@@ -88,7 +88,8 @@ class PolicyWithValueHead(nn.Module):
     def load_from_sft(self, state_dict: dict[str, Tensor]) -> None:
         """Take over the weights of a fine-tuned language model; the value head stays as it is.
 
-        A state dict whose names do not fit is refused with an error, and never passed over in silence.
+        A state dict whose names do not fit, one missing or one too many, is refused with an error, and never passed
+        over in silence.
         """
         ### BEGIN SOLUTION
         self.lm.load_state_dict(state_dict)
@@ -288,7 +289,8 @@ class Rollout:
     """A batch of sampled responses and everything about them that stays fixed during the update.
 
     Attributes:
-        full_ids: prompt block and response block, `[batch, prompt + response]`.
+        full_ids: prompt block and response block, `[batch, prompt + response]`; after the EOS of a response comes
+            padding.
         full_mask: 1 on the real tokens of both blocks (prompt, response and its EOS).
         old_logprobs: log-probability of each response token under the policy that sampled it, `[batch, response]`.
         ref_logprobs: the same under the frozen reference.
@@ -320,8 +322,8 @@ def rollout(
     """Sample one response to each prompt and record it (exercise 3.5).
 
     The samples come from the policy itself: temperature 1, no top-k, no top-p. Anything else would sample from one
-    distribution and compute the ratio of another. Row `i` answers `prompts[i]`, and the scores are stored as
-    `reward_fn` returns them. Dropout is off; the policy's training mode is as before
+    distribution and compute the ratio of another. Row `i` answers `prompts[i]`, each row with a sample of its own, and
+    the scores are stored as `reward_fn` returns them. Dropout is off; the policy's training mode is as before
     afterwards.
 
     Args:

@@ -83,7 +83,8 @@ class RMDataset(Dataset):
     """Preference pairs as rows of equal length (exercise 2.3).
 
     Item `i` is a dictionary of four `LongTensor [max_len]`: `chosen_ids`, `chosen_mask`, `rejected_ids`,
-    `rejected_mask`; each text is laid out as in exercise 1.1, EOS included.
+    `rejected_mask`; each text is laid out as in exercise 1.1, EOS included. An index behind the last pair is an
+    `IndexError`, which ends `for item in dataset`.
 
     Args:
         data: rows with `"prompt"`, `"chosen"` and `"rejected"`.
@@ -92,7 +93,8 @@ class RMDataset(Dataset):
 
     Attributes:
         dropped: number of pairs that are left out, because both texts are the same tokens once they are cut to
-            `max_len`: such a pair says nothing, and its loss is ln 2 for ever.
+            `max_len`: such a pair says nothing, and its loss is ln 2 for ever. A pair whose prompt alone fills the row
+            is one of them: it is dropped too, without an error.
     """
 
     def __init__(self, data: Sequence[dict], tokenizer, max_len: int = 128):
@@ -163,8 +165,8 @@ def train_rm(
 ) -> list[dict[str, float]]:
     """Train a reward model on batches of `RMDataset` items (exercise 2.5).
 
-    AdamW on backbone and head together, gradient norm clipped to 1.0. The model is trained in place and in training
-    mode.
+    AdamW on backbone and head together with a constant learning rate, gradient norm clipped to 1.0. The data loader is
+    gone through anew in each epoch. The model is trained in place and in training mode.
 
     Returns:
         `{"loss", "accuracy"}` of each step: `n_epochs * len(dataloader)` dictionaries of floats.

@@ -27,7 +27,8 @@ def build_sft_example(
 
     Args:
         prompt_ids, response_ids: token ids without special tokens.
-        eos_id: ends the response; it is a token to learn, even where `pad_id` is the same number.
+        eos_id: is put behind the response, whatever that ends in; it is a token to learn, even where `pad_id` is the
+            same number.
         pad_id: fills the row on the right up to `max_len` tokens.
         max_len: length of the row. What is too long is cut on the right; a cut response gets no EOS,
             or the model would learn to stop in mid-sentence.
@@ -69,7 +70,7 @@ class SFTDataset(Dataset):
 
     Prompt and response are tokenised apart, without special tokens: then the border between them is exact,
     whatever the tokenizer would merge across it (a prompt that ends in a space, for instance). Every row of the data
-    is an item, in the same order.
+    is an item, in the same order; an index behind the last one is an `IndexError`, which ends `for item in dataset`.
     """
 
     def __init__(self, data: Sequence[dict], tokenizer, max_len: int = 128):
@@ -126,8 +127,9 @@ def train_sft(
 ) -> list[float]:
     """Fine-tune a causal language model on batches of `SFTDataset` items (exercise 1.4).
 
-    AdamW, gradient norm clipped to 1.0, the loss of exercise 1.3. The model is trained in place and in training mode;
-    it is called with `input_ids` and `attention_mask` by name.
+    AdamW with a constant learning rate, gradient norm clipped to 1.0, the loss of exercise 1.3. The data loader is gone
+    through anew in each epoch. The model is trained in place and in training mode; it is called with `input_ids` and
+    `attention_mask` by name.
 
     Returns:
         The loss of each step, in nats per response token: `n_epochs * len(dataloader)` numbers.

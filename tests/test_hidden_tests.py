@@ -228,6 +228,20 @@ def test_only_a_mistake_that_the_bank_knows_is_named_after_it():
     assert messages["known", True] in sentences
 
 
+def test_a_tensor_where_a_number_was_asked_for_costs_one_small_test():
+    files = package_of(None)
+    sft = files["sft.py"].replace(b"losses.append(loss.item())", b"losses.append(loss.detach())")
+    rm = files["reward_model.py"].replace(
+        b'"loss": loss.item(), "accuracy": accuracy.item()', b'"loss": loss, "accuracy": accuracy'
+    )
+    assert sft != files["sft.py"] and rm != files["reward_model.py"]
+    with Examiner(training=False) as examiner:
+        verdicts = examiner.examine(
+            {**files, "sft.py": sft, "reward_model.py": rm}, ["train_sft", "train_rm"]
+        )
+    assert all(0 < verdict.max - verdict.score < 0.35 for verdict in verdicts.values()), verdicts
+
+
 def test_points_of_the_clinic():
     from rlhf_lab.clinic import CASES
 

@@ -17,6 +17,10 @@ import torch
 from ..backbones import TINY, load_tokenizer, quiet_transformers
 
 EOS_LOGIT = 6.0  # added to the logit of EOS: a response has about six tokens
+RECOMMENDED = {
+    "top_k": 7,
+    "repetition_penalty": 1.7,
+}  # how the checkpoint of `recommending_folder` is to be sampled
 
 
 @cache
@@ -45,6 +49,18 @@ def micro_folder() -> str:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+@cache
+def recommending_folder() -> str:
+    """The micro model, whose checkpoint recommends how to sample: a few tokens only, and no repetitions."""
+    from transformers import GenerationConfig
+
+    folder = tempfile.mkdtemp(prefix="rlhf-micro-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    shutil.copytree(micro_folder(), folder, dirs_exist_ok=True)
+    GenerationConfig(do_sample=True, **RECOMMENDED).save_pretrained(folder)
     return folder
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import GPT2Model
 
 from ..taught_code import TaughtCode
-from .case import Observation, case, entries, numbers, on_mask, parts, tensor
-from .models import micro_folder, micro_lm
+from .case import Observation, case, entries, numbers, on_mask, parts, raised, tensor
+from .models import RECOMMENDED, micro_folder, micro_lm, recommending_folder
 
 
 def _of_each_kind(mask: Tensor) -> dict[str, Tensor]:
@@ -313,6 +313,18 @@ def policy_gradients(code: TaughtCode):
     }
 
 
+@case(
+    "PolicyWithValueHead",
+    "what a checkpoint recommends is not the policy",
+    "a checkpoint that recommends a top-k of 7 and a repetition penalty of 1.7",
+    mistake="Your language model keeps what its checkpoint recommends for sampling (top-k, a repetition penalty): what is "
+    "sampled is then not the policy. What is its generation_config?",
+)
+def policy_recommendations(code: TaughtCode):
+    config = code.ppo.PolicyWithValueHead(recommending_folder()).lm.generation_config
+    return {f"keeps {name}": getattr(config, name) == value for name, value in RECOMMENDED.items()}
+
+
 def fine_tuned() -> dict[str, Tensor]:
     """The weights of the micro model after some training: each a little different."""
     return {name: weight * 1.1 + 0.01 for name, weight in micro_lm().state_dict().items()}
@@ -343,6 +355,26 @@ def policy_load_keeps_head(code: TaughtCode):
     policy.load_from_sft(fine_tuned())
     after = [layer.weight for layer in linear_layers(policy.value_head)]
     return {"value_head changed": not all(torch.equal(a, b) for a, b in zip(after, before, strict=True))}
+
+
+@case(
+    "PolicyWithValueHead",
+    "load_from_sft refuses what does not fit",
+    "state dicts of other names, with a name less, and with a name more",
+    mistake="load_from_sft is silent about a state dict that does not fit: some weights stay as they were, and nobody "
+    "notices.",
+)
+def policy_load_refuses(code: TaughtCode):
+    policy, state, block = fresh_policy(code), fine_tuned(), "transformer.h.1.mlp.c_fc.weight"
+    states = {
+        "of other names": {f"backbone.{name}": weight for name, weight in state.items()},
+        "with a name less": {name: weight for name, weight in state.items() if name != block},
+        "with a name more": state | {block.replace("1", "2"): state[block]},
+    }
+    return {
+        f"a state dict {kind} is refused": raised(lambda: policy.load_from_sft(other)) != "no exception"
+        for kind, other in states.items()
+    }
 
 
 @case(
@@ -635,10 +667,9 @@ def shape_empty(code: TaughtCode):
     mistake="Your code depends on the type of the mask: a tokenizer gives integers, a comparison gives bools.",
 )
 def shape_mask_kinds(code: TaughtCode):
-    old, ref = _two_logprobs(67, 3, 6)
     return {
         f"token rewards with {kind}": on_mask(
-            _shaped(code, torch.tensor([1.0, -2.0, 3.0]), old, ref, mask), mask
+            _shaped(code, torch.tensor([1.0, -2.0, 3.0]), *_two_logprobs(67, 3, 6), mask), ragged()
         )
         for kind, mask in _of_each_kind(ragged()).items()
     }
@@ -1035,6 +1066,17 @@ def whiten_mask_kinds(code: TaughtCode):
 )
 def whiten_equal(code: TaughtCode):
     return {"whitened": _whitened(code, torch.full((2, 2), 2.0), torch.ones(2, 2))}
+
+
+@case(
+    "masked_whiten",
+    "all numbers equal, whatever number",
+    "twenty times rows of 6, 4 and 1 tokens, all of one number",
+    mistake="Where all numbers are equal, the result is not finite: rounding makes your variance negative.",
+)
+def whiten_equal_fractions(code: TaughtCode):
+    many = [_whitened(code, torch.full((3, 6), x), ragged()) for x in numbers(38, 20, mean=4.0).tolist()]
+    return {"all are finite": all(bool(whitened.isfinite().all()) for whitened in many)}
 
 
 @case(

@@ -73,6 +73,17 @@ def mask_without_eos(code: TaughtCode):
 
 @case(
     "response_mask",
+    "EOS as the last token",
+    "[[7, 2, 9, 3]], EOS is 3",
+    mistake="A response may end exactly at its limit: then every token is real, the first one too. Does something go "
+    "around the end of the row in your code?",
+)
+def mask_eos_last(code: TaughtCode):
+    return _response_mask(code, [[7, 2, 9, 3]], 3)
+
+
+@case(
+    "response_mask",
     "padding that looks like EOS",
     "[[7, 2, 3, 3, 3, 3]], EOS is 3 and padding is 3 too",
     mistake="Where padding is EOS, only the first one is real. Which of several EOS does your code go by?",
@@ -94,15 +105,12 @@ def mask_after_eos(code: TaughtCode):
 
 @case(
     "response_mask",
-    "EOS as first and as last token",
-    "[[3, 5, 5, 5]] and then [[7, 2, 9, 3]], EOS is 3",
-    mistake="A response may be its EOS alone, and it may end exactly at its limit: in both, the EOS is real and "
-    "nothing else changes.",
+    "EOS as the first token",
+    "[[3, 5, 5, 5]], EOS is 3",
+    mistake="A response may be its EOS alone: the EOS is real, and nothing after it.",
 )
-def mask_eos_at_the_ends(code: TaughtCode):
-    first = _response_mask(code, [[3, 5, 5, 5]], 3)["the mask"]
-    last = _response_mask(code, [[7, 2, 9, 3]], 3)["the mask"]
-    return {"the mask of EOS first": first, "the mask of EOS last": last}
+def mask_eos_first(code: TaughtCode):
+    return _response_mask(code, [[3, 5, 5, 5]], 3)
 
 
 @case(
@@ -517,6 +525,51 @@ def rollout_full_mask(code: TaughtCode):
 
 @case(
     "rollout",
+    "what follows the EOS",
+    "the ids of the response block where response_mask is 0",
+    mistake="What follows the EOS of a response has to be padding: `generate` does not know your EOS.",
+)
+def rollout_after_eos(code: TaughtCode):
+    _, _, batch = _usual_rollout(code)
+    behind = _split(batch)[1][~batch.response_mask.bool()]
+    return {"all of it is padding": bool((behind == reading_tokenizer().pad_token_id).all())}
+
+
+@case(
+    "rollout",
+    "row by row",
+    "5 prompts, of which one comes three times, before others have come",
+    mistake="Row i has to answer prompts[i], also where a prompt comes more than once: your rows are in another order.",
+)
+def rollout_rows(code: TaughtCode):
+    policy = _policy(code)
+    prompts = [PROMPTS[at] for at in (1, 1, 3, 1, 0)]
+    block, _ = _split(_roll(code, policy, policy, prompts, 1))
+    return {
+        f"what stands before response {row}": reading_tokenizer().decode(
+            block[row, -len(token_ids(prompt)) :]
+        )
+        for row, prompt in enumerate(prompts)
+    }
+
+
+@case(
+    "rollout",
+    "equal prompts",
+    "a policy that can say anything, one prompt four times",
+    mistake="Equal prompts get the same response: each row is a sample of its own.",
+)
+def rollout_equal_prompts(code: TaughtCode):
+    policy = _policy(code)
+    _constant(policy, torch.zeros(len(reading_tokenizer())))
+    sampled = _split(_roll(code, policy, policy, ["soup"] * 4))[1]
+    # a policy that always takes the same token has another mistake
+    is_sample = bool((sampled != sampled[0, 0]).any())
+    return {"all rows are one sample": is_sample and bool((sampled == sampled[0]).all())}
+
+
+@case(
+    "rollout",
     "where a response ends",
     "a policy without EOS with 3 and with 25 new tokens, and a policy that knows only EOS",
     mistake="A response ends with its EOS, or after max_new_tokens tokens of its own, and not before.",
@@ -899,26 +952,32 @@ def _sgd(policy: torch.nn.Module, lr: float) -> tuple[torch.optim.Optimizer, lis
 
 
 @torch.no_grad()
-def _given_rollout(code: TaughtCode, off_policy: bool = True, kl: bool = True, garbage: float = 3.0):
-    """Three responses of 4, 2 and 3 tokens; garbage stands in the padding. Off-policy, half of the ratios are far
-    from 1; without KL, the reference agrees with the policy that sampled."""
-    full_ids = torch.where(STEP_MASK == 1, _ids(*STEP_MASK.shape), int(garbage))
-    mask = STEP_MASK[:, -STEP_RESPONSE:]
+def _given_rollout(
+    code: TaughtCode, off_policy: float = 1.0, kl: bool = True, garbage: float = 3.0, times: int = 1
+):
+    """Three responses of 4, 2 and 3 tokens, so many times over; garbage stands in the padding.
+
+    Off-policy 1, half of the ratios are far from 1; 0, all are 1. Without KL, the reference agrees with the policy
+    that sampled.
+    """
+    full_mask = STEP_MASK.repeat(times, 1)
+    full_ids = torch.where(full_mask == 1, _ids(*full_mask.shape), int(garbage))
+    mask = full_mask[:, -STEP_RESPONSE:]
     policy = SmallPolicy().eval()
-    logprobs, values = code.ppo.response_logprobs_and_values(policy, full_ids, STEP_MASK, STEP_RESPONSE)
+    logprobs, values = code.ppo.response_logprobs_and_values(policy, full_ids, full_mask, STEP_RESPONSE)
     old_logprobs = logprobs + off_policy * numbers(3, *mask.shape, std=0.4)
     old_values = values + off_policy * numbers(4, *mask.shape, std=0.4)
     ref_logprobs = old_logprobs + kl * numbers(5, *mask.shape, mean=-0.3, std=0.5)
     fill = torch.tensor(garbage)
     return code.ppo.Rollout(
         full_ids=full_ids,
-        full_mask=STEP_MASK.clone(),
+        full_mask=full_mask,
         old_logprobs=old_logprobs.where(mask == 1, -fill),
         ref_logprobs=ref_logprobs.where(mask == 1, 2 * fill),
         old_values=old_values.where(mask == 1, fill),
-        rm_score=torch.tensor([1.5, -0.7, 0.4]),
+        rm_score=torch.tensor([1.5, -0.7, 0.4]).repeat(times),
         response_mask=mask.clone(),
-        texts=["", "", ""],
+        texts=[""] * len(mask),
     )
 
 
@@ -962,6 +1021,18 @@ def step_mean_reward(code: TaughtCode):
     "sum, and over what do you average?",
 )
 def step_kl_to_ref(code: TaughtCode):
+    batch = _given_rollout(code, off_policy=0.0)
+    batch.ref_logprobs[0, 1] -= 15.0
+    return {"kl_to_ref": _step(code, batch)[0]["kl_to_ref"]}
+
+
+@case(
+    "ppo_step",
+    "kl_to_ref of the policy that sampled",
+    "a policy that has moved since the rollout",
+    mistake="kl_to_ref is about the policy that sampled, not about the one that is being updated.",
+)
+def step_kl_of_rollout(code: TaughtCode):
     return {"kl_to_ref": _step(code)[0]["kl_to_ref"]}
 
 
@@ -976,6 +1047,16 @@ def step_updates(code: TaughtCode):
     _, steps = _step(code, ppo_epochs=3)
     has_gradient = [bool(step.gradient.any()) for step in steps]
     return {"steps of the optimiser": len(steps), "a step has a gradient": has_gradient}
+
+
+@case(
+    "ppo_step",
+    "a policy that has moved far",
+    "3 epochs with ratios far from 1",
+    mistake="You make fewer steps when the policy has moved far. ppo_epochs says how many there are.",
+)
+def step_far(code: TaughtCode):
+    return {"steps of the optimiser": len(_step(code, _given_rollout(code, off_policy=8.0), ppo_epochs=3)[1])}
 
 
 @case(
@@ -1016,7 +1097,7 @@ def step_padding(code: TaughtCode):
     mistake="Before the first update, old and new log-probabilities are the same numbers. You compare other ones.",
 )
 def step_ratio(code: TaughtCode):
-    info, _ = _step(code, _given_rollout(code, off_policy=False))
+    info, _ = _step(code, _given_rollout(code, off_policy=0.0))
     return {name: info[name] for name in ("approx_kl", "clipfrac")}
 
 
@@ -1038,35 +1119,55 @@ def step_clip_range(code: TaughtCode):
 @case(
     "ppo_step",
     "what the critic has to learn",
-    "value_loss where there is no KL, with both clip ranges 9",
+    "value_loss where there is no KL, before the critic has moved",
     mistake="The critic learns another target than the returns that `compute_gae` finds in the token rewards and the "
     "old values.",
 )
 def step_returns(code: TaughtCode):
-    return {
-        "value_loss": _step(code, _given_rollout(code, kl=False), clip_range=9.0, clip_range_value=9.0)[0][
-            "value_loss"
-        ]
-    }
+    return {"value_loss": _step(code, _given_rollout(code, off_policy=0.0, kl=False))[0]["value_loss"]}
 
 
 @case(
     "ppo_step",
     "kl_coef",
-    "value_loss with kl_coef 0.9",
+    "value_loss with kl_coef 0.9, before the critic has moved",
     mistake="kl_coef does not reach the token rewards, or the KL is charged with the wrong sign.",
 )
 def step_kl_coef(code: TaughtCode):
-    return {"value_loss": _step(code, kl_coef=0.9, clip_range=9.0, clip_range_value=9.0)[0]["value_loss"]}
+    return {"value_loss": _step(code, _given_rollout(code, off_policy=0.0), kl_coef=0.9)[0]["value_loss"]}
 
 
 @case(
     "ppo_step",
     "clip_range_value",
-    "value_loss with clip_range_value 0.05",
+    "value_loss with clip_range_value 0.05 and 9",
     mistake="clip_range_value does not reach the value loss.",
 )
 def step_clip_range_value(code: TaughtCode):
+    near, free = (
+        _step(code, clip_range=9.0, clip_range_value=limit)[0]["value_loss"] for limit in (0.05, 9.0)
+    )
+    return {"the limit changes value_loss": not math.isclose(near, free, rel_tol=1e-4)}
+
+
+@case(
+    "ppo_step",
+    "what the critic has to learn, after it has moved",
+    "value_loss of an old rollout, with both clip ranges 9",
+    mistake="When policy and critic have moved since the rollout, the critic learns another target than the returns of "
+    "the rollout.",
+)
+def step_returns_of_rollout(code: TaughtCode):
+    return {"value_loss": _step(code, clip_range=9.0, clip_range_value=9.0)[0]["value_loss"]}
+
+
+@case(
+    "ppo_step",
+    "how far the critic may move",
+    "value_loss with clip_range_value 0.05",
+    mistake="clip_range_value does not reach the value loss as it is given.",
+)
+def step_near_values(code: TaughtCode):
     return {"value_loss": _step(code, clip_range=9.0, clip_range_value=0.05)[0]["value_loss"]}
 
 
@@ -1082,6 +1183,18 @@ def step_policy_loss(code: TaughtCode):
 
 @case(
     "ppo_step",
+    "a response far better than the others",
+    "policy_loss of 48 responses, one with a score of 100",
+    mistake="You limit scores or advantages: a response that is far better than all others has to weigh as much as it does.",
+)
+def step_outlier(code: TaughtCode):
+    batch = _given_rollout(code, times=16)
+    batch.rm_score[0] = 100.0
+    return {"policy_loss": _step(code, batch)[0]["policy_loss"]}
+
+
+@case(
+    "ppo_step",
     "the gradient is of this epoch alone",
     "gradients of an earlier step are left over, then 2 epochs with a learning rate of 0",
     mistake="Gradients add up from step to step. When are they set back to zero?",
@@ -1090,9 +1203,14 @@ def step_zero_grad(code: TaughtCode):
     policy = SmallPolicy().eval()
     for weight in policy.parameters():
         weight.grad = torch.full_like(weight, 7.0)
-    (_, clean), (_, steps) = _step(code), _step(code, policy=policy, ppo_epochs=2)
-    agree = [torch.allclose(steps[i].gradient, clean[0].gradient, rtol=1e-3, atol=1e-5) for i in (0, 1)]
-    return {"the gradient of epoch 0 is its own": agree[0], "the gradient of epoch 1 is its own": agree[1]}
+    batch = _given_rollout(code, off_policy=0.0)
+    (_, clean), (_, steps) = _step(code, batch), _step(code, batch, policy, ppo_epochs=2)
+    own, before = clean[0].gradient, (7.0, steps[0].gradient)
+    adds_up = [torch.allclose(steps[i].gradient, before[i] + own, rtol=1e-3, atol=1e-5) for i in (0, 1)]
+    return {
+        "the gradient of epoch 0 holds what was left over": adds_up[0],
+        "the gradient of epoch 1 holds that of epoch 0": adds_up[1],
+    }
 
 
 @case(
@@ -1124,23 +1242,6 @@ def step_vf_coef(code: TaughtCode):
 
 @case(
     "ppo_step",
-    "info is that of the last epoch",
-    "2 epochs at once, and twice 1 epoch on the same rollout",
-    mistake="Your info is not that of the last epoch.",
-)
-def step_info(code: TaughtCode):
-    batch, policy = _given_rollout(code, off_policy=False), SmallPolicy().eval()
-    at_once, _ = _step(code, batch, lr=0.01, ppo_epochs=2)
-    _step(code, batch, policy, lr=0.01)
-    second, _ = _step(code, batch, policy)
-    return {
-        f"{name} is that of epoch 1": math.isclose(at_once[name], second[name], rel_tol=1e-3, abs_tol=1e-5)
-        for name in ("policy_loss", "value_loss", "approx_kl")
-    }
-
-
-@case(
-    "ppo_step",
     "the loss goes down",
     "value_loss before and after a small step",
     mistake="Your step goes the wrong way: after it, the loss is larger than before.",
@@ -1154,17 +1255,32 @@ def step_down(code: TaughtCode):
 @case(
     "ppo_step",
     "the targets stay from epoch to epoch",
-    "3 epochs with a learning rate above 0",
+    "the weights after 3 epochs with a learning rate above 0",
     mistake="One epoch is right and three are not. Which of advantages, returns, old values and old log-probabilities "
     "change from epoch to epoch in your code?",
 )
 def step_epochs(code: TaughtCode):
     policy = SmallPolicy().eval()
-    batch = _given_rollout(code, off_policy=False)
-    info, _ = _step(
-        code, batch, policy, lr=0.1, ppo_epochs=3, kl_coef=0.3, clip_range_value=0.1, max_grad_norm=1.0
-    )
-    return info | {"the critic's weights afterwards": policy.value_head.weight}
+    batch = _given_rollout(code, off_policy=0.0)
+    _step(code, batch, policy, lr=0.1, ppo_epochs=3, kl_coef=0.3, clip_range_value=0.1, max_grad_norm=1.0)
+    return dict(policy.named_parameters())
+
+
+@case(
+    "ppo_step",
+    "info is that of the last epoch",
+    "2 epochs at once, and twice 1 epoch on the same rollout",
+    mistake="Your info is not that of the last epoch.",
+)
+def step_info(code: TaughtCode):
+    batch, policy = _given_rollout(code, off_policy=0.0), SmallPolicy().eval()
+    at_once, _ = _step(code, batch, lr=0.01, ppo_epochs=2)
+    _step(code, batch, policy, lr=0.01)
+    second, _ = _step(code, batch, policy)
+    return {
+        f"{name} is that of epoch 1": math.isclose(at_once[name], second[name], rel_tol=1e-3, abs_tol=1e-5)
+        for name in ("policy_loss", "value_loss", "approx_kl")
+    }
 
 
 @case(
@@ -1490,6 +1606,16 @@ def run_on_step(code: TaughtCode):
         "the infos are those of the history": [info for info, _ in arguments] == run.history,
         "the rollouts are those of the steps": shown == sampled,
     }
+
+
+@case(
+    "train_ppo",
+    "on_step in a longer run",
+    "10 steps; how often the function is called",
+    mistake="on_step is called at the end of each step, and not of some of them.",
+)
+def run_on_each_step(code: TaughtCode):
+    return {"calls": len(Run(code, n_steps=10, batch_size=1, max_new_tokens=1, listen=True).heard)}
 
 
 @case(

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from ..taught_code import TaughtCode
 from .case import WrongReturn, case, entries, in_words, numbers, parts, raised, tensor
 from .models import micro_folder, micro_lm, micro_tokenizer, special_tokenizer
-from .sft import exclamation_tokenizer, fresh_rows, item_of
-from .training import WatchedModel, counted, recorded_steps
+from .sft import ended, exclamation_tokenizer, fresh_rows, item_of, pad_zero_tokenizer
+from .training import Loader, WatchedModel, counted, recorded_steps
 
 # --- 2.1 last_token_index -------------------------------------------------------------------------
 
 
 def _index(code: TaughtCode, rows: list[list[int]], dtype: torch.dtype = torch.int64) -> dict:
-    mask = torch.tensor(rows).to(dtype)
+    mask = torch.tensor(rows, dtype=dtype)
     return {"index": tensor("last_token_index", code.reward_model.last_token_index(mask), [len(rows)])}
 
 
@@ -107,29 +107,12 @@ def index_one(code: TaughtCode):
 
 @case(
     "last_token_index",
-    "masks of every type",
-    "bool, int32 and float32",
-    mistake="Your index depends on the type of the mask. A mask may be of booleans, whole numbers or floats.",
+    "a mask of 32 bits",
+    "int32",
+    mistake="Your index depends on the type of the mask, which may be of int32 as well as of int64.",
 )
-def index_types(code: TaughtCode):
-    rows = [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1]]
-    types = {"bool": torch.bool, "int32": torch.int32, "float32": torch.float32}
-    return {f"index, mask of {name}": _index(code, rows, dtype)["index"] for name, dtype in types.items()}
-
-
-@case(
-    "last_token_index",
-    "whole numbers for every type of mask",
-    "bool and float32",
-    mistake="The index takes its type from the mask. It has to be whole numbers (int64 or int32), whatever the "
-    "mask is, or nothing can be looked up with it.",
-)
-def index_types_kind(code: TaughtCode):
-    types = {"bool": torch.bool, "float32": torch.float32}
-    return {
-        f"last_token_index returned, mask of {name}": _index_kind(code, torch.ones(2, 3).to(dtype))
-        for name, dtype in types.items()
-    }
+def index_int32(code: TaughtCode):
+    return _index(code, [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1]], torch.int32)
 
 
 @case(
@@ -286,6 +269,18 @@ def model_batch_of_one(code: TaughtCode):
 
 @case(
     "RewardModel",
+    "the same text twice, the same score",
+    "eval mode, two calls",
+    mistake="Two calls give two scores: something random stays on in eval mode.",
+)
+def model_repeats(code: TaughtCode):
+    model, batch = _model(code), _padded(TEXTS, "right")
+    first, second = (_scores(model, *batch)["score"] for _ in range(2))
+    return {"the second score is another one": not torch.equal(first, second)}
+
+
+@case(
+    "RewardModel",
     "the score is a plain number of the head",
     "a head of zeros, and a head twice as large",
     mistake="The score is not linear in the head: something squashes, shifts or normalises it.",
@@ -417,20 +412,6 @@ def model_batch_mates(code: TaughtCode):
     return {
         f"the scores change in a batch, padding on the {side}": bool((scores - alone).abs().max() > 1e-4)
         for side, scores in together.items()
-    }
-
-
-@case(
-    "RewardModel",
-    "masks of every type",
-    "bool and float32, padding on the left",
-    mistake="The score depends on the type of the mask. A mask may be of booleans, whole numbers or floats.",
-)
-def model_mask_types(code: TaughtCode):
-    model, (ids, mask) = _model(code), _padded(TEXTS, "left", extra=1, filler=55)
-    return {
-        f"score, mask of {name}": _scores(model, ids, mask.to(dtype))["score"]
-        for name, dtype in {"bool": torch.bool, "float32": torch.float32}.items()
     }
 
 
@@ -589,6 +570,16 @@ def pairs_rows(code: TaughtCode):
 
 @case(
     "RMDataset",
+    "an index behind the end is an error",
+    "3 pairs, index 3",
+    mistake="An index behind the last pair has to be an IndexError: without it `for pair in dataset` never ends.",
+)
+def pairs_end(code: TaughtCode):
+    return {"raised": ended(_pairs(code, PAIRS))}
+
+
+@case(
+    "RMDataset",
     "max_len is the length of a row",
     "max_len 16 and 20",
     mistake="The rows do not have the length that was asked for.",
@@ -622,6 +613,18 @@ def pairs_no_pad(code: TaughtCode):
 )
 def pairs_own_pad(code: TaughtCode):
     tokenizer = exclamation_tokenizer()
+    item = _pair(code, PAIRS[0], tokenizer)
+    return {"tokenizer.pad_token": tokenizer.pad_token} | item
+
+
+@case(
+    "RMDataset",
+    "a pad token whose id is 0 stays",
+    "the tokenizer pads with '<|endoftext|>' (0), EOS is '!' (1)",
+    mistake="Id 0 is a pad token like any other, and you replace it. How do you tell that there is none?",
+)
+def pairs_pad_zero(code: TaughtCode):
+    tokenizer = pad_zero_tokenizer()
     item = _pair(code, PAIRS[0], tokenizer)
     return {"tokenizer.pad_token": tokenizer.pad_token} | item
 
@@ -879,10 +882,21 @@ def bt_far_ahead(code: TaughtCode):
 
 @case(
     "rm_loss",
+    "far behind, and finite",
+    "differences -30, -200 and -10000, one pair each",
+    mistake="Where the chosen response is far behind your loss is infinite or not a number: the sigmoid is rounded to 0, "
+    "and 0 has no logarithm. Which function of torch takes both steps in one?",
+)
+def bt_far_behind_finite(code: TaughtCode):
+    losses = {d: _rm_loss(code, [-d], [0.0])["the loss"] for d in (30.0, 200.0, 10000.0)}
+    return {f"the loss, {d:g} behind, is a number": bool(loss.isfinite()) for d, loss in losses.items()}
+
+
+@case(
+    "rm_loss",
     "far behind",
     "differences -30, -200 and -10000, one pair each",
-    mistake="Where the chosen response is far behind your loss is infinite, not a number, or bounded: the sigmoid is "
-    "rounded to 0, and 0 has no logarithm. Which function of torch takes both steps in one?",
+    mistake="Your loss stops growing where the difference is large: something bounds it.",
 )
 def bt_far_behind(code: TaughtCode):
     return {
@@ -1121,8 +1135,8 @@ def rm_optimizer(code: TaughtCode):
     "train_rm",
     "the learning rate is the one that was asked for",
     "lr 0.03, 3 batches, 2 epochs",
-    mistake="The optimiser does not step with the learning rate that your function was handed: all weights with it, and "
-    "in all steps.",
+    mistake="The optimiser does not step with the learning rate that your function was handed: it is constant, for all "
+    "weights and in all steps.",
 )
 def rm_lr(code: TaughtCode):
     with recorded_steps() as steps:
@@ -1253,6 +1267,31 @@ def rm_mode(code: TaughtCode):
         f"training in all passes, coming in {mode} mode": all(one.training for one in model.passes)
         for mode, model in zip(arriving, models, strict=True)
     }
+
+
+@case(
+    "train_rm",
+    "training mode in every part",
+    "backbone, head and dropout of the model",
+    mistake="The model is in training mode while it trains, and a part of it is not.",
+)
+def rm_mode_of_parts(code: TaughtCode):
+    model = WatchedRM().eval()
+    _train_rm(code, model, _pair_batches(), n_epochs=2, lr=0.01)
+    return {"all parts training in all passes": all(one.parts_training for one in model.passes)}
+
+
+@case(
+    "train_rm",
+    "the data loader is gone through in each epoch",
+    "a loader of 3 batches that can only be gone through, 2 epochs",
+    mistake="You keep the batches of the first epoch, or ask for them by number. Going through the loader anew is what gives "
+    "each epoch an order of its own.",
+)
+def rm_loader(code: TaughtCode):
+    loader = Loader(_pair_batches())
+    _train_rm(code, WatchedRM(), loader, n_epochs=2)
+    return {"the loader is gone through in both epochs": loader.rounds >= 2}
 
 
 @case(

@@ -6,7 +6,7 @@ from torch import Tensor
 from ..taught_code import TaughtCode
 from .case import WrongReturn, case, entries, in_words, numbers, raised, tensor
 from .models import micro_tokenizer, special_tokenizer
-from .training import WatchedModel, counted, recorded_steps
+from .training import Loader, WatchedModel, counted, recorded_steps
 
 COLUMNS = ("input_ids", "labels", "attention_mask")
 
@@ -161,6 +161,16 @@ def example_special_inside(code: TaughtCode):
 
 @case(
     "build_sft_example",
+    "a response that ends in EOS",
+    "prompt [5, 6], response [7, 8, 0]",
+    mistake="You put no EOS behind a response that ends in one already: it is put there whatever the response holds.",
+)
+def example_ends_in_eos(code: TaughtCode):
+    return _example(code, [5, 6], [7, 8, EOS])
+
+
+@case(
+    "build_sft_example",
     "a prompt token that comes back in the response",
     "prompt [5, 6, 7], response [6, 7, 5]",
     mistake="You look for tokens of the prompt by their ids, and find the same ids in the response.",
@@ -309,6 +319,18 @@ def exclamation_tokenizer():
     return tokenizer
 
 
+def pad_zero_tokenizer():
+    """A tokenizer whose pad token has id 0; its EOS is another token."""
+    tokenizer = micro_tokenizer()
+    tokenizer.eos_token = "!"
+    return tokenizer
+
+
+def ended(dataset) -> str:
+    """What an index behind the last item of a data set raises."""
+    return raised(lambda: dataset[len(dataset)])
+
+
 @case("SFTDataset", "as many items as rows", "3 demonstrations")
 def dataset_length(code: TaughtCode):
     return {"len(dataset)": len(code.sft.SFTDataset(fresh_rows(DEMONSTRATIONS), micro_tokenizer(), 12))}
@@ -373,6 +395,16 @@ def dataset_rows(code: TaughtCode):
 
 @case(
     "SFTDataset",
+    "an index behind the end is an error",
+    "3 demonstrations, index 3",
+    mistake="An index behind the last row has to be an IndexError: without it `for row in dataset` never ends.",
+)
+def dataset_end(code: TaughtCode):
+    return {"raised": ended(code.sft.SFTDataset(fresh_rows(DEMONSTRATIONS), micro_tokenizer(), 12))}
+
+
+@case(
+    "SFTDataset",
     "max_len is the length of a row",
     "max_len 9 and 20",
     mistake="The rows do not have the length that was asked for.",
@@ -404,6 +436,18 @@ def dataset_no_pad(code: TaughtCode):
 )
 def dataset_own_pad(code: TaughtCode):
     tokenizer = exclamation_tokenizer()
+    _item(code, DEMONSTRATIONS[0], tokenizer)
+    return {"tokenizer.pad_token": tokenizer.pad_token}
+
+
+@case(
+    "SFTDataset",
+    "a pad token whose id is 0 stays",
+    "the tokenizer pads with '<|endoftext|>' (0), EOS is '!' (1)",
+    mistake="Id 0 is a pad token like any other, and you replace it. How do you tell that there is none?",
+)
+def dataset_pad_zero(code: TaughtCode):
+    tokenizer = pad_zero_tokenizer()
     _item(code, DEMONSTRATIONS[0], tokenizer)
     return {"tokenizer.pad_token": tokenizer.pad_token}
 
@@ -836,8 +880,8 @@ def train_optimizer(code: TaughtCode):
     "train_sft",
     "the learning rate is the one that was asked for",
     "lr 0.03, 3 batches, 2 epochs",
-    mistake="The optimiser does not step with the learning rate that your function was handed: all weights with it, and "
-    "in all steps.",
+    mistake="The optimiser does not step with the learning rate that your function was handed: it is constant, for all "
+    "weights and in all steps.",
 )
 def train_lr(code: TaughtCode):
     with recorded_steps() as steps:
@@ -980,6 +1024,31 @@ def train_mode(code: TaughtCode):
         f"training at each pass, coming in {mode} mode": [one.training for one in model.passes]
         for mode, model in zip(arriving, models, strict=True)
     }
+
+
+@case(
+    "train_sft",
+    "training mode in every part",
+    "embedding, head and dropout of the model",
+    mistake="The model is in training mode while it trains, and a part of it is not.",
+)
+def train_mode_of_parts(code: TaughtCode):
+    model = WatchedLM().eval()
+    _train(code, model, _batches(), n_epochs=2, lr=0.01)
+    return {"all parts training at each pass": [one.parts_training for one in model.passes]}
+
+
+@case(
+    "train_sft",
+    "the data loader is gone through in each epoch",
+    "a loader of 3 batches that can only be gone through, 2 epochs",
+    mistake="You keep the batches of the first epoch, or ask for them by number. Going through the loader anew is what gives "
+    "each epoch an order of its own.",
+)
+def train_loader(code: TaughtCode):
+    loader = Loader(_batches())
+    _train(code, WatchedLM(), loader, n_epochs=2)
+    return {"the loader is gone through in both epochs": loader.rounds >= 2}
 
 
 @case(

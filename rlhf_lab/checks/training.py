@@ -128,17 +128,39 @@ def _gradient(weight: Tensor) -> Tensor:
     return torch.zeros_like(weight) if weight.grad is None else weight.grad.detach().clone()
 
 
+class Loader:
+    """Batches that can be gone through, again and again, and counted; they are fresh ones each time.
+
+    Attributes:
+        rounds: how often it was gone through to its end.
+    """
+
+    def __init__(self, batches: list[dict[str, Tensor]]):
+        self._batches = batches
+        self.rounds = 0
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        for batch in self._batches:
+            yield {name: column.clone() for name, column in batch.items()}
+        self.rounds += 1
+
+
 @dataclass(frozen=True)
 class Pass:
-    """One forward pass of a `WatchedModel`: its mode, and the devices of the ids and of the weights."""
+    """One forward pass of a `WatchedModel`: its mode, whether its parts are in training mode, the devices of ids and
+    weights."""
 
     training: bool
+    parts_training: bool
     ids_on: str
     weights_on: str
 
 
 class WatchedModel(nn.Module):
-    """A reader of a few numbers, without dropout: the mean of the embeddings that the mask lets through, so far.
+    """A reader of a few numbers, with a dropout of nothing: the mean of the embeddings that the mask lets through, so far.
 
     Attributes:
         passes: what each forward pass saw.
@@ -148,6 +170,7 @@ class WatchedModel(nn.Module):
         super().__init__()
         self.backbone = nn.Embedding(9, 4)
         self.v_head = nn.Linear(4, n_out, bias=bias)
+        self.dropout = nn.Dropout(0.0)
         self.scale = scale  # of what comes out, and so of the gradient
         self.passes: list[Pass] = []
         with torch.no_grad():
@@ -157,11 +180,12 @@ class WatchedModel(nn.Module):
     def read(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Output at each position, `[batch, seq, n_out]`."""
         weights_on = self.v_head.weight.device.type
-        self.passes.append(Pass(self.training, input_ids.device.type, weights_on))
+        parts_training = all(part.training for part in self.children())
+        self.passes.append(Pass(self.training, parts_training, input_ids.device.type, weights_on))
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         seen = mask.unsqueeze(-1)
         mean = (self.backbone(input_ids) * seen).cumsum(dim=1) / seen.cumsum(dim=1).clamp(min=1)
-        return self.scale * self.v_head(mean)
+        return self.scale * self.v_head(self.dropout(mean))
 
     def moves_of_head(self, train: Callable[[], object]) -> list[str]:
         """Which way `train` moves each weight of the head."""

@@ -348,6 +348,39 @@ wrong(
         f"if position_ids is None and (attention_mask[:, 0] == 0).all():\n            {POSITION_IDS}",
     ),
 )
+wrong(
+    "PolicyWithValueHead",
+    "You leave the checkpoint's generation_config as it is: what it recommends for sampling is not the policy.",
+    ("        self.lm.generation_config = GenerationConfig()\n", ""),
+)
+wrong(
+    "PolicyWithValueHead",
+    "load_from_sft refuses names that are too many, and not that some are missing: those weights stay as they were.",
+    (
+        LOAD,
+        "if self.lm.load_state_dict(state_dict, strict=False).unexpected_keys:\n"
+        '            raise ValueError("names that do not fit")',
+    ),
+)
+wrong(
+    "PolicyWithValueHead",
+    "load_from_sft refuses missing names, and not those that are too many: weights are left out, silently.",
+    (
+        LOAD,
+        "if self.lm.load_state_dict(state_dict, strict=False).missing_keys:\n"
+        '            raise ValueError("names that do not fit")',
+    ),
+)
+wrong(
+    "PolicyWithValueHead",
+    "load_from_sft refuses a state dict only when none of its names fits. A single one that does not is enough.",
+    (
+        LOAD,
+        "if not state_dict.keys() & self.lm.state_dict().keys():\n"
+        '            raise ValueError("names that do not fit")\n'
+        "        self.lm.load_state_dict(state_dict, strict=False)",
+    ),
+)
 right(
     "PolicyWithValueHead",
     "the backbone and the LM head called one after the other",
@@ -383,9 +416,9 @@ right(
 )
 right(
     "PolicyWithValueHead",
-    "all logits computed and cut, values 0 on padding, not in eval mode, the checkpoint's generation settings",
+    "all logits computed and cut, values 0 on padding, not in eval mode, generation settings of its own",
     ("            logits_to_keep=logits_to_keep,\n", ""),
-    ("        self.lm.generation_config = GenerationConfig()\n", ""),
+    ("= GenerationConfig()", "= GenerationConfig(do_sample=True, top_k=0)"),
     ("        self.eval()  # as from_pretrained leaves a model\n", ""),
     (VALUES, VALUES + " * attention_mask"),
     (BOTH, "return (output.logits[:, -logits_to_keep:] if logits_to_keep > 0 else output.logits), values"),
@@ -1591,6 +1624,16 @@ wrong(
     "You have written a number where `eps` belongs.",
     (WHITENED, "whitened = (x - mean) / (variance + 1e-8).sqrt()"),
 )
+wrong(
+    "masked_whiten",
+    "You have written a number where `eps` belongs, and one so large that the variance is no longer 1.",
+    (WHITENED, "whitened = (x - mean) / (variance + 1e-2).sqrt()"),
+)
+wrong(
+    "masked_whiten",
+    "Your variance is a difference of two large numbers: where all numbers are equal, rounding makes it negative.",
+    (VARIANCE, "variance = masked_mean(x * x, mask) - mean**2"),
+)
 right(
     "masked_whiten",
     "the sample variance, guarded for a single token",
@@ -2179,6 +2222,11 @@ for name, default, other in (
         f"You have changed the default of `{name}` in the signature.",
         (f"    {name}: float = {default}", f"    {name}: float = {other}"),
     )
+wrong(
+    "ppo_losses",
+    "There is a bonus for entropy in your total. It is the sum of policy loss and value loss alone.",
+    (TOTAL, "return policy_loss + vf_coef * value_loss + 0.01 * masked_mean(new_logprobs, mask), info"),
+)
 right(
     "ppo_losses",
     "gains and their minimum, the mask multiplied in",

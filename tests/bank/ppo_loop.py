@@ -128,6 +128,11 @@ wrong(
         "given[eos_before > 0] = eos_id\n    return (eos_before == 0).long()",
     ),
 )
+wrong(
+    "response_mask",
+    "`roll` brings the last column round to the first: an EOS at the very end empties the whole row.",
+    body("return ((response_ids == eos_id).long().roll(1, -1).cumsum(dim=-1) == 0).long()"),
+)
 right(
     "response_mask",
     "a running product, shifted by one",
@@ -350,6 +355,14 @@ wrong(
     (
         "    logits, values = policy(",
         "    full_ids.masked_fill_(full_mask == 0, 0)\n    logits, values = policy(",
+    ),
+)
+wrong(
+    WINDOW,
+    "Your log-probabilities are rounded to bfloat16: two or three digits are left, and every ratio is noise.",
+    (
+        "gather_logprobs(logits, full_ids[:, -window:])",
+        "gather_logprobs(logits.bfloat16(), full_ids[:, -window:]).float()",
     ),
 )
 right(
@@ -750,6 +763,31 @@ wrong(
     "You sort the prompts. Row by row, the responses have to belong to the prompts as they were given.",
     ("list(prompts), add_special", "sorted(prompts, key=len), add_special"),
 )
+wrong(
+    "rollout",
+    "What follows the EOS of a response has to be padding: `generate` is not told your EOS, and goes on.",
+    ("eos_token_id=tokenizer.eos_token_id", "eos_token_id=None"),
+)
+wrong(
+    "rollout",
+    "Prompts that come more than once are moved behind the others: row i has to answer prompts[i].",
+    (
+        "list(prompts), add_special",
+        "[*dict.fromkeys(prompts), *(p for i, p in enumerate(prompts) if p in prompts[:i])], add_special",
+    ),
+)
+wrong(
+    "rollout",
+    "You answer each prompt once, and equal prompts get the same response: each row is a sample of its own.",
+    (
+        "    # 1. sample\n",
+        "    once = list(dict.fromkeys(prompts))\n"
+        "    rows = torch.tensor([once.index(prompt) for prompt in prompts])\n",
+    ),
+    ("list(prompts), add_special", "once, add_special"),
+    ("    response_ids = full_ids", "    full_ids = full_ids[rows]\n    response_ids = full_ids"),
+    ("torch.cat([prompt.attention_mask, mask]", "torch.cat([prompt.attention_mask[rows], mask]"),
+)
 right(
     "rollout",
     "a loop of its own, without generate, on a tokenizer that is set to the left",
@@ -821,11 +859,6 @@ right(
     ("old_logprobs=old_logprobs", "old_logprobs=old_logprobs * mask"),
     ("old_values=old_values", "old_values=old_values * mask"),
     ("response_mask=mask", "response_mask=mask.bool()"),
-)
-right(
-    "rollout",
-    "the tokens after an EOS are sampled too, and masked out",
-    ("eos_token_id=tokenizer.eos_token_id", "eos_token_id=None"),
 )
 
 right(
@@ -1242,6 +1275,60 @@ wrong(
 )
 wrong(
     "ppo_step",
+    "You stop before the last epoch when the policy has moved far. ppo_epochs says how many there are.",
+    (
+        "        optim.step()\n",
+        "        optim.step()\n        if info['approx_kl'] > 0.5:\n            break\n",
+    ),
+)
+wrong(
+    "ppo_step",
+    "You limit the advantages: a response that is far better than all others has to weigh as much as it does.",
+    ("masked_whiten(advantages, mask)", "masked_whiten(advantages, mask).clamp(-3, 3)"),
+)
+wrong(
+    "ppo_step",
+    "Your old log-probabilities are those of the epoch before. They stay those of the policy that sampled.",
+    ("    # 2. the same", "    old_logprobs = rollout.old_logprobs\n    # 2. the same"),
+    (
+        "            rollout.old_logprobs,\n            advantages",
+        "            old_logprobs,\n            advantages",
+    ),
+    ("        optim.step()\n", "        optim.step()\n        old_logprobs = new_logprobs.detach()\n"),
+)
+wrong(
+    "ppo_step",
+    "Your old values are those of the epoch before. They stay those of the rollout.",
+    ("    # 2. the same", "    old_values = rollout.old_values\n    # 2. the same"),
+    ("            rollout.old_values,\n            returns", "            old_values,\n            returns"),
+    ("        optim.step()\n", "        optim.step()\n        old_values = new_values.detach()\n"),
+)
+wrong(
+    "ppo_step",
+    "clip_range does not reach `ppo_losses`: it works with its default.",
+    (
+        "            clip_range,\n            clip_range_value,\n            vf_coef,\n",
+        "            clip_range_value=clip_range_value,\n            vf_coef=vf_coef,\n",
+    ),
+)
+wrong(
+    "ppo_step",
+    "clip_range_value does not reach `ppo_losses`: it works with its default.",
+    (
+        "            clip_range,\n            clip_range_value,\n            vf_coef,\n",
+        "            clip_range=clip_range,\n            vf_coef=vf_coef,\n",
+    ),
+)
+wrong(
+    "ppo_step",
+    "kl_to_ref is that of the policy that is being updated in your code. It is about the policy that sampled.",
+    (
+        "(rollout.old_logprobs - rollout.ref_logprobs).where",
+        "(new_logprobs.detach() - rollout.ref_logprobs).where",
+    ),
+)
+wrong(
+    "ppo_step",
     "You limit the log-ratio to the reference. The KL of a response is the sum over its tokens as they are.",
     ("- rollout.ref_logprobs).where", "- rollout.ref_logprobs).clamp(-10, 10).where"),
 )
@@ -1550,6 +1637,11 @@ wrong(
     "train_ppo",
     "on_step is never called.",
     ("            on_step(info, batch)\n", "            pass\n"),
+)
+wrong(
+    "train_ppo",
+    "on_step is called after every tenth step. It is called after each one.",
+    ("        if on_step is not None:\n", "        if on_step is not None and len(history) % 10 == 0:\n"),
 )
 wrong(
     "train_ppo",

@@ -121,16 +121,6 @@ wrong(
 )
 wrong(
     "last_token_index",
-    "Your index takes its type from the mask: with a mask of floats it is a float, and cannot be looked up with.",
-    (INDEX, f"{INDEX}.to(attention_mask.dtype) if attention_mask.is_floating_point() else {INDEX}"),
-)
-wrong(
-    "last_token_index",
-    "You multiply positions and a mask of booleans as booleans: each position but 0 counts the same.",
-    (INDEX, "(positions.to(attention_mask.dtype) * attention_mask).long().argmax(dim=-1)"),
-)
-wrong(
-    "last_token_index",
     "You hold positions as 8-bit numbers, which end at 127.",
     (INDEX, "(positions.to(torch.int8) * (attention_mask != 0)).argmax(dim=-1)"),
 )
@@ -184,6 +174,17 @@ right(
         raise ValueError("empty row")
     return attention_mask.size(1) - 1 - valid.int().flip(dims=[1]).argmax(dim=1)
     """),
+)
+right(
+    "last_token_index",
+    "from the flipped mask as it is: of whole numbers, no booleans",
+    (EMPTY, "if (attention_mask.sum(-1) == 0).any():"),
+    (INDEX, "attention_mask.shape[-1] - 1 - attention_mask.flip(-1).argmax(-1)"),
+)
+right(
+    "last_token_index",
+    "positions times the mask, in the mask's own type",
+    (INDEX, "(positions.to(attention_mask.dtype) * attention_mask).argmax(dim=-1).to(attention_mask.dtype)"),
 )
 right(
     "last_token_index",
@@ -514,6 +515,17 @@ wrong(
     "You turn what is no number into 0 and cut infinite scores, and large ones with them.",
     (SCORE, "return torch.nan_to_num(self.v_head(last_hidden).squeeze(-1)).clamp(max=1000.0)"),
 )
+wrong(
+    "RewardModel",
+    "`F.dropout` does not know the model's mode: two calls give two scores in eval mode.",
+    (SCORE, SCORE.replace("last_hidden", "F.dropout(last_hidden, 0.1)")),
+)
+right(
+    "RewardModel",
+    "index and positions from the mask as it is: of whole numbers, no booleans",
+    (LAST, "hidden[rows, attention_mask.shape[1] - 1 - attention_mask.flip(-1).argmax(-1)]"),
+    ("position_ids_from_mask(attention_mask)", "(attention_mask.cumsum(-1) - 1) * attention_mask"),
+)
 right(
     "RewardModel",
     "gather, and the head at every position",
@@ -747,6 +759,11 @@ wrong(
 )
 wrong(
     "RMDataset",
+    "`not tokenizer.pad_token_id` is true of the pad token 0 as well, which is a pad token like any other: you replace it.",
+    ("tokenizer.pad_token is None", "not tokenizer.pad_token_id"),
+)
+wrong(
+    "RMDataset",
     "You never give the tokenizer a pad token, and GPT-2's comes without one.",
     (SET_PAD, ""),
 )
@@ -783,6 +800,11 @@ wrong(
     "RMDataset",
     "Each index gives the first pair.",
     ("self.pairs[index]", "self.pairs[0]"),
+)
+wrong(
+    "RMDataset",
+    "An index behind the end begins at the first pair again: `for pair in dataset` never ends.",
+    ("self.pairs[index]", "self.pairs[index % len(self.pairs)]"),
 )
 wrong(
     "RMDataset",
@@ -888,6 +910,11 @@ wrong(
     "rm_loss",
     "You clamp the difference: far behind, the loss no longer grows and its gradient is 0.",
     (BT, "-F.logsigmoid((r_chosen - r_rejected).clamp(-20, 20)).mean()"),
+)
+wrong(
+    "rm_loss",
+    "Your loss stops growing where the difference is large: something bounds it.",
+    (BT, "-F.logsigmoid((r_chosen - r_rejected).clamp(-100, 100)).mean()"),
 )
 wrong(
     "rm_loss",
@@ -1236,6 +1263,11 @@ wrong(
 )
 wrong(
     "train_rm",
+    "Your dictionaries hold numbers of NumPy; the docstring asks for floats.",
+    ('loss.item(), "accuracy"', 'loss.detach().numpy()[()], "accuracy"'),
+)
+wrong(
+    "train_rm",
     "Your accuracy is a tensor; the docstring asks for floats.",
     ("accuracy.item()", "accuracy"),
 )
@@ -1344,6 +1376,11 @@ wrong(
 )
 wrong(
     "train_rm",
+    "You put the backbone into eval mode: it is trained without dropout.",
+    ("    model.train()\n", "    model.train()\n    model.backbone.eval()\n"),
+)
+wrong(
+    "train_rm",
     "You train a copy; the model that you are handed stays as it was.",
     ("model.to(device)", "model = __import__('copy').deepcopy(model).to(device)"),
 )
@@ -1435,6 +1472,17 @@ wrong(
     "You clip in the first epoch only.",
     ("for _ in range", "for epoch in range"),
     (CLIP, "            if epoch == 0:\n    " + CLIP),
+)
+wrong(
+    "train_rm",
+    "You make a list of the batches before the first epoch: a loader that shuffles then has one order for ever.",
+    (LOOP, "    dataloader = list(dataloader)\n" + LOOP),
+)
+wrong(
+    "train_rm",
+    "You ask the data loader for batches by number; it can only be gone through.",
+    ("for batch in dataloader:", "for i in range(len(dataloader)):"),
+    (TO_DEVICE, TO_DEVICE.replace("batch.items()", "dataloader[i].items()")),
 )
 right(
     "train_rm",

@@ -228,6 +228,12 @@ wrong(
 )  # fmt: skip
 wrong(
     "build_sft_example",
+    "You append no EOS where the response ends in one already. It is appended whatever the response holds.",
+    (ROOM, "if (prompt_ids + response_ids)[-1:] == [eos_id]:\n"
+     "        input_ids, labels = input_ids[:-1], labels[:-1]\n    " + ROOM),
+)  # fmt: skip
+wrong(
+    "build_sft_example",
     "You hide a label wherever its token also stands in the prompt. What counts is the place, not the token.",
     (
         LABELS,
@@ -399,6 +405,11 @@ wrong(
 )
 wrong(
     "SFTDataset",
+    "`not tokenizer.pad_token_id` is true of the pad token 0 as well, which is a pad token like any other: you replace it.",
+    ("tokenizer.pad_token is None", "not tokenizer.pad_token_id"),
+)
+wrong(
+    "SFTDataset",
     "You never give the tokenizer a pad token, and GPT-2's comes without one.",
     (SET_PAD, ""),
 )
@@ -468,6 +479,11 @@ wrong(
     "SFTDataset",
     "Each index gives the row after it.",
     ("self.examples[index]", "self.examples[(index + 1) % len(self.examples)]"),
+)
+wrong(
+    "SFTDataset",
+    "An index behind the end begins at the first row again: `for row in dataset` never ends.",
+    ("self.examples[index]", "self.examples[index % len(self.examples)]"),
 )
 wrong(
     "SFTDataset",
@@ -1106,6 +1122,11 @@ wrong(
 )
 wrong(
     "train_sft",
+    "Your list holds numbers of NumPy; the docstring asks for numbers of Python.",
+    ("loss.item()", "loss.detach().numpy()[()]"),
+)
+wrong(
+    "train_sft",
     "Your list holds tensors with their graphs, which keeps the memory of every step.",
     ("loss.item()", "loss"),
 )
@@ -1184,6 +1205,15 @@ wrong(
     "train_sft",
     "You put the model into eval mode after the first epoch, and it trains on without dropout.",
     (APPEND, APPEND + "        model.eval()\n"),
+)
+wrong(
+    "train_sft",
+    "You put the modules of dropout into eval mode: the model is trained without what training mode is for.",
+    (
+        "    model.train()\n",
+        "    model.train()\n    for module in model.modules():\n"
+        "        if isinstance(module, torch.nn.Dropout):\n            module.eval()\n",
+    ),
 )
 wrong(
     "train_sft",
@@ -1295,6 +1325,11 @@ wrong(
     "You ask the data loader for batches by number; it can only be gone through.",
     ("for batch in dataloader:", "for i in range(len(dataloader)):"),
     (TO_DEVICE, TO_DEVICE.replace("batch.items()", "dataloader[i].items()")),
+)
+wrong(
+    "train_sft",
+    "You make a list of the batches before the first epoch: a loader that shuffles then has one order for ever.",
+    (LOOP, "    dataloader = list(dataloader)\n" + LOOP),
 )
 wrong(
     "train_sft",

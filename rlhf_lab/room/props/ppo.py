@@ -60,6 +60,12 @@ def watched_pass(policy: nn.Module, ids: Tensor) -> tuple[list[str], list[str]]:
     return seen, [name for name, _ in policy.named_parameters()]
 
 
+def recommendations(policy: nn.Module) -> list[float | None]:
+    """What the policy samples with when nothing is said: top-k and repetition penalty."""
+    config = policy.lm.generation_config
+    return [config.top_k, config.repetition_penalty]
+
+
 def load_from_sft(policy: nn.Module, state: dict[str, Tensor]) -> nn.Module:
     """The policy, after it has loaded a state dict."""
     policy.load_from_sft(state)

@@ -13,6 +13,7 @@ class SmallPolicy(nn.Module):
 
     Attributes:
         passes: how often the backbone has read something.
+        steps: how often the optimiser of `learner` has made a step.
     """
 
     def __init__(self, weights: Mapping[str, Tensor]):
@@ -24,7 +25,7 @@ class SmallPolicy(nn.Module):
         self.value_head = nn.Linear(width, 1)
         self.dropout = nn.Dropout(0.1)
         self.load_state_dict(weights)
-        self.passes = 0
+        self.passes = self.steps = 0
         self.eval()
 
     def forward(self, input_ids, attention_mask, position_ids=None, logits_to_keep=0):
@@ -100,7 +101,13 @@ def learner(
     if left_over is not None:
         for weight in policy.parameters():
             weight.grad = torch.full_like(weight, left_over)
-    return policy, sgd(policy, lr, momentum)
+    optim = sgd(policy, lr, momentum)
+    optim.register_step_post_hook(lambda *_: setattr(policy, "steps", policy.steps + 1))
+    return policy, optim
+
+
+def steps_of(policy: SmallPolicy) -> int:
+    return policy.steps
 
 
 def inference_tensors(rollout: object) -> list[str]:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from ...backbones import TINY, quiet_transformers
 from ...checks.training import recorded_steps
-from .shared import examined
+from .shared import as_floats, examined
 
 # --- RewardModel ----------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class SmallScorer(nn.Module):
     """A reward model of a few numbers: reads the mean of the embeddings that the mask lets through.
 
     Attributes:
-        passes: of each forward pass, whether the model was in training mode, and the devices of ids and weights.
+        passes: of each forward pass, whether all of the model was in training mode, and the devices of ids and weights.
     """
 
     def __init__(self, embeddings: Tensor, head: Tensor):
@@ -91,12 +91,14 @@ class SmallScorer(nn.Module):
         self.backbone = nn.Embedding.from_pretrained(embeddings.clone(), freeze=False)
         self.v_head = nn.Linear(head.shape[1], 1, bias=False)
         self.v_head.weight = nn.Parameter(head.clone())
+        self.dropout = nn.Dropout(0.0)  # whether it is switched on is seen, and no number depends on it
         self.passes: list[tuple[bool, str, str]] = []
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        self.passes.append((self.training, input_ids.device.type, self.v_head.weight.device.type))
+        training = all(module.training for module in self.modules())
+        self.passes.append((training, input_ids.device.type, self.v_head.weight.device.type))
         seen = attention_mask.unsqueeze(-1)
-        return self.v_head((self.backbone(input_ids) * seen).sum(1) / seen.sum(1))[:, 0]
+        return self.v_head(self.dropout((self.backbone(input_ids) * seen).sum(1) / seen.sum(1)))[:, 0]
 
     def row(self) -> Tensor:
         """Every weight, in one row."""
@@ -106,7 +108,8 @@ class SmallScorer(nn.Module):
 def train_small(
     model: SmallScorer, batches: list[dict[str, Tensor]], n_epochs: int, lr: float, device: str = "cpu"
 ) -> dict:
-    """Train it with the student's loop, and say what was seen: the loop's answer and each step of an optimiser.
+    """Train it with the student's loop, and say what was seen: the loop's answer, as it came and with floats for numbers,
+    and each step of an optimiser.
 
     An optimiser is told by the number of the step at which it was first seen.
     """
@@ -116,6 +119,7 @@ def train_small(
     optimizers = [step.optimizer for step in steps]
     return {
         "history": history,
+        "numbers": as_floats(history),
         "steps": [
             {"gradient": step.gradient, "lrs": step.lrs, "kind": step.kind, "optimizer": optimizers.index(step.optimizer)}
             for step in steps

@@ -1,13 +1,13 @@
 """Props of the examinations in `sft.py`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ...backbones import TINY, quiet_transformers
 from ...checks.training import recorded_steps
-from .shared import examined
+from .shared import as_floats, examined
 
 # --- 1.2 SFTDataset -------------------------------------------------------------------------------
 
@@ -28,10 +28,6 @@ class Rows(Sequence):
         if isinstance(key, slice):
             return {name: [row[name] for row in self._rows[key]] for name in self._rows[0]}
         return dict(self._rows[key])
-
-
-def items(dataset, indices: list[int]) -> list:
-    return [dataset[index] for index in indices]
 
 
 def length(dataset) -> int:
@@ -60,17 +56,19 @@ class SmallLM(nn.Module):
         super().__init__()
         self.embedding, self.head, self.bias = (nn.Parameter(w.clone()) for w in (embedding, head, bias))
         self.scale = scale
+        self.dropout = nn.Dropout(0.0)  # whether it is switched on is seen, and no number depends on it
         self.passes: list[dict] = []
 
     def forward(self, input_ids, past_key_values=None, attention_mask=None, labels=None, **options):
         from transformers.modeling_outputs import CausalLMOutput
 
         weights_on, ids_on = self.head.device.type, input_ids.device.type
-        self.passes.append({"training": self.training, "weights on": weights_on, "ids on": ids_on})
+        training = all(module.training for module in self.modules())
+        self.passes.append({"training": training, "weights on": weights_on, "ids on": ids_on})
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         seen = mask.unsqueeze(-1)
         read = (self.embedding[input_ids] * seen).cumsum(dim=1) / seen.cumsum(dim=1).clamp(min=1)
-        logits = self.scale * (read @ self.head.T + self.bias)
+        logits = self.scale * (self.dropout(read) @ self.head.T + self.bias)
         if labels is None:
             return CausalLMOutput(logits=logits)
         predictions, targets = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
@@ -81,22 +79,9 @@ def small_lm(weights: dict[str, Tensor], scale: float, training: bool) -> SmallL
     return SmallLM(**weights, scale=scale).train(training)
 
 
-class Loader:
-    """Batches that can be gone through, again and again, and counted; they are fresh ones each time."""
-
-    def __init__(self, batches: list[dict[str, Tensor]]):
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        for batch in self._batches:
-            yield {name: column.clone() for name, column in batch.items()}
-
-
 def train_small(model: SmallLM, batches: Iterable[dict[str, Tensor]], n_epochs: int, lr: float) -> dict:
-    """Train it with the student's loop, and say what was seen: the loop's answer and each step of an optimiser.
+    """Train it with the student's loop, and say what was seen: the loop's answer, as it came and with floats for numbers,
+    and each step of an optimiser.
 
     An optimiser is told by the number of the step at which it was first seen; the rest of a step is that of
     `checks.training.Watched`.
@@ -106,6 +91,7 @@ def train_small(model: SmallLM, batches: Iterable[dict[str, Tensor]], n_epochs: 
     optimizers = [step.optimizer for step in steps]
     return {
         "losses": losses,
+        "numbers": as_floats(losses),
         "steps": [
             {"kind": step.kind, "optimizer": optimizers.index(step.optimizer), **vars(step.watched)}
             for step in steps

@@ -2,6 +2,7 @@
 
 import importlib
 from types import ModuleType
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -14,18 +15,38 @@ def examined(module: str) -> ModuleType:
     return importlib.import_module(f"{STUB_PACKAGE}.{module}")
 
 
-def tokenizer(pad: str | None = None, padding_side: str = "right", special: bool = False):
+def tokenizer(
+    pad: str | None = None, padding_side: str = "right", special: bool = False, eos: str = "<|endoftext|>"
+):
     """A new tokenizer of the course's.
 
     Args:
         pad: its pad token; None where it comes without one.
         padding_side: on which it would pad a batch itself.
         special: whether it puts EOS before and after a text unless it is told not to.
+        eos: its EOS token; the one of the course's has id 0.
     """
     made = special_tokenizer() if special else micro_tokenizer()
+    made.eos_token = eos
     made.pad_token = pad
     made.padding_side = padding_side
     return made
+
+
+def items(dataset, indices: list[int]) -> list:
+    return [dataset[index] for index in indices]
+
+
+def as_floats(value: Any) -> Any:
+    """What a loop returned, with each number in its lists and dictionaries, of torch or NumPy too, as a float."""
+    if isinstance(value, dict):
+        return {name: as_floats(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [as_floats(entry) for entry in value]
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return value
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
