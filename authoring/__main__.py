@@ -147,6 +147,8 @@ def _kills(arguments: argparse.Namespace) -> None:
 
     from .kills import kill_table
     from .known import show_bank
+    from .paths import ROOT
+    from .tables import write_table
 
     table, kills = kill_table(show_bank([find(name).name for name in arguments.exercises] or exercises()))
     if arguments.each:
@@ -155,6 +157,8 @@ def _kills(arguments: argparse.Namespace) -> None:
             print(f"{kind}  {kill.entry.exercise}: {kill.entry.says}")
             print(f"       {kill.state}; named: {kill.named}\n       unseen: {kill.named_unseen}")
     print(table)
+    if not arguments.exercises:
+        write_table(ROOT / "docs" / "checks.md", "kills", table)
 
 
 def _grader_kills(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,6 @@ a student perhaps, and is never overwritten unasked.
 
 import hashlib
 import json
-import re
 from pathlib import Path
 
 from rlhf_lab.course import exercises
@@ -15,10 +14,7 @@ from rlhf_lab.errors import LabError
 from .notebooks import marked_cells, notebook_names, student_notebook, to_text
 from .paths import CELLS, MANIFEST, NOTEBOOKS, PRISTINE, README, ROOT, STUBS
 from .stubs import stub_files
-
-TABLE = re.compile(
-    r"(?<=<!-- exercises: written by make generate -->\n).*?(?=<!-- end of exercises -->)", re.DOTALL
-)
+from .tables import with_table
 
 
 def generated() -> dict[Path, bytes]:
@@ -37,7 +33,8 @@ def generated() -> dict[Path, bytes]:
     hashes = {shown(path): _hash(content) for path, content in files.items()}
     files[MANIFEST] = (json.dumps(hashes, indent=1) + "\n").encode("utf-8")
     # written by hand but for its table, so that it is in no manifest
-    files[README] = TABLE.sub(lambda _: exercise_table(), README.read_text(encoding="utf-8")).encode("utf-8")
+    readme = with_table(README.read_text(encoding="utf-8"), "exercises", exercise_table())
+    files[README] = readme.encode("utf-8")
     return files
 
 

@@ -10,9 +10,9 @@ from rlhf_lab.course import exercises
 from tests.bank import Entry, entries
 
 from .paths import ROOT
+from .tables import write_table
 
 DOCS = ROOT / "docs" / "grading.md"
-BEGIN, END = "<!-- kills: written by python -m authoring grader-kills -->", "<!-- end of kills -->"
 
 _examiner: Examiner | None = None  # of this process
 
@@ -103,14 +103,6 @@ def _row(title: str, sentences: list[Sentence]) -> str:
     return f"| {title} | {' | '.join(map(str, counts))} | {sum(s.seconds for s in sentences):.0f} |"
 
 
-def write_table(table: str) -> None:
-    """Put the table into the docs, between its two marks."""
-    text = DOCS.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    DOCS.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
-
-
 def main(names: list[str]) -> int:
     """Print the table, and every implementation that was not judged fairly; 1 when there is one.
 
@@ -120,7 +112,7 @@ def main(names: list[str]) -> int:
     table = kill_table(sentences)
     print(table)
     if not names:
-        write_table(table)
+        write_table(DOCS, "kills", table)
     unfair = [sentence for sentence in sentences if not sentence.right]
     for s in unfair:
         print(complaint(s))
