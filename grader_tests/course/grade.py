@@ -187,6 +187,7 @@ def _reported(
                     began = time.monotonic()
                 pace = (time.monotonic() - began) / (graded - 1) if graded > 1 else None
                 tqdm.write(f"{count:4}/{number}  {_line(outcome)}{_time_left(pace, number - count)}")
+                sys.stdout.flush()  # a pipe or a log would see the progress of a class at its end only
             yield outcome
 
 
