@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 
 from grader_tests.course.paths import Course
-from rlhf_lab.course import exercises
+from rlhf_lab.course import exercises, select
 from rlhf_lab.settings import STUB_PACKAGE
 from tests.attacks import PACKAGE_ATTACKS, attacked_package
 from tests.bank import Entry, entries
@@ -60,7 +60,7 @@ def hand_in(course: Course, assignment: str, pupils: Sequence[Pupil]) -> None:
 
 def large_class(assignment: str, number: int) -> list[Pupil]:
     """As many students as wanted, each with another implementation of the bank, exercise after exercise in turn."""
-    names = [name for name, exercise in exercises().items() if exercise.notebook == assignment]
+    names = [exercise.name for exercise in select(assignment)]
     rows = [entries(name) for name in names]
     in_turn = [row[i] for i in range(max(map(len, rows))) for row in rows if i < len(row)]
     return [_from_bank(f"s{n:03d}", in_turn[n % len(in_turn)]) for n in range(number)]

@@ -18,6 +18,7 @@ from grader_tests.course.nbgrader_config import search_path
 from grader_tests.course.paths import Course
 from grader_tests.course.release import release
 from grader_tests.examiner import Examiner
+from rlhf_lab.course import select
 
 from .classroom import hand_in, large_class, unexpected_marks
 
@@ -69,16 +70,8 @@ def grader_bench(assignment: str, students: int, stock: int, jobs: int) -> int:
     )
     for line in unexpected:
         print(f"not as expected: {line}")
-    print(
-        f"{students * len(course_exercises(assignment)) - len(unexpected)} marks as expected, {len(unexpected)} not"
-    )
+    print(f"{students * len(select(assignment)) - len(unexpected)} marks as expected, {len(unexpected)} not")
     return 1 if unexpected else 0
-
-
-def course_exercises(assignment: str) -> list[str]:
-    from rlhf_lab.course import exercises
-
-    return [name for name, exercise in exercises().items() if exercise.notebook == assignment]
 
 
 def measured(students: int, work: Callable[[], object]) -> Cost:

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
-from rlhf_lab.clinic import CASES, grade_fraction
+from rlhf_lab.clinic import CASES, NAME, grade_fraction
 
 from .verdict import ExerciseVerdict
 
-NAME = "clinic"  # of the grade cell
 POINTS = 5
 
 

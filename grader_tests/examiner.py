@@ -157,7 +157,7 @@ class Examiner:
                 elif (message := sitting.run(test, Draw(self._seed, test.title))) is not None:
                     failed[test] = message
                 if sitting.over:
-                    return self._nothing(exercise, sitting.over), sitting.raised
+                    return self._nothing(exercise, sitting.over, sitting.examined), sitting.raised
             points = sum(test.points for test in tests)
             score = exercise.points * (points - sum(test.points for test in failed)) / points
             if not failed:
@@ -214,8 +214,8 @@ class Examiner:
         finally:
             child.close()
 
-    def _nothing(self, exercise: Exercise, message: str) -> ExerciseVerdict:
-        return ExerciseVerdict(exercise.name, 0.0, float(exercise.points), (message,))
+    def _nothing(self, exercise: Exercise, message: str, examined: bool = False) -> ExerciseVerdict:
+        return ExerciseVerdict(exercise.name, 0.0, float(exercise.points), (message,), examined)
 
 
 class Broken(Exception):
@@ -233,11 +233,12 @@ class _Sitting:
         over: why it makes no sense to go on, or empty.
         raised: whether a test failed because the student's code raised what a missing or changed function leads to.
         gone: whether a child was used up.
+        examined: whether there is a function to examine.
     """
 
     def __init__(self, enter: Callable[[], Child]):
         self._enter, self._lives, self._child = enter, LIVES, None
-        self.over, self.raised, self.gone = "", False, False
+        self.over, self.raised, self.gone, self.examined = "", False, False, True
 
     def run(self, test: HiddenTest, draw: Draw) -> str | None:
         """None when the test passes, else its sentence to the student."""
@@ -250,11 +251,11 @@ class _Sitting:
             return str(wrong) or test.message
         except Raised as raised:
             if raised.stub is not None:
-                self.over = f"{raised.stub} is not written yet."
+                self.over, self.examined = f"{raised.stub} is not written yet.", False
             self.raised |= raised.kind in ELSEWHERE
             return _where(raised)
         except Broken as broken:
-            self.over, self.raised = str(broken), True
+            self.over, self.raised, self.examined = str(broken), True, False
             return self.over
         except Gone as gone:
             self.close()

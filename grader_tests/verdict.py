@@ -13,12 +13,15 @@ class ExerciseVerdict:
         score: 0 to `max`, in points.
         max: points that the exercise is worth.
         messages: sentences to the student; where points are missing, the first one names the mistake.
+        examined: whether there was anything to examine: not where the file is missing or cannot be read or imported,
+            or the function is not written.
     """
 
     name: str
     score: float
     max: float
     messages: tuple[str, ...] = ()
+    examined: bool = True
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ def verdict_of(student: int, **changes) -> SubmissionVerdict:
             verdicts[name] = ExerciseVerdict(name, points, points)
             continue
         score = 0.0 if "not written" in turns[turn] or turn % 2 else points / 2
-        verdicts[name] = ExerciseVerdict(name, score, points, (turns[turn], "One more sentence."))
+        messages, examined = (turns[turn], "One more sentence."), "not written" not in turns[turn]
+        verdicts[name] = ExerciseVerdict(name, score, points, messages, examined)
     remarks = ("03_ppo (1).ipynb was recognised as 03_ppo by its cells.",) if student == 3 else ()
     made = SubmissionVerdict(
         "03_ppo",
@@ -133,9 +134,9 @@ def test_what_is_missing_blank_or_broken_is_said_once_and_is_no_mistake(course):
     for number in range(12):
         course.write_verdict(verdict_of(number, exercises=right))
     for number, reason in reasons.items():
-        lost = {name: ExerciseVerdict(name, 0.0, points, (reason,)) for name, points in POINTS.items()}
+        lost = {name: ExerciseVerdict(name, 0.0, points, (reason,), False) for name, points in POINTS.items()}
         course.write_verdict(verdict_of(number, exercises=lost))
-    blank = ExerciseVerdict("rollout", 0.0, POINTS["rollout"], ("rollout is not written yet.",))
+    blank = ExerciseVerdict("rollout", 0.0, POINTS["rollout"], ("rollout is not written yet.",), False)
     course.write_verdict(verdict_of(4, exercises=right | {"rollout": blank}))
     wrong = ExerciseVerdict("ppo_losses", 1.0, POINTS["ppo_losses"], ("The sign is wrong.",))
     for number in (5, 6, 7):

@@ -36,6 +36,8 @@ def test_full_marks_for_the_solution_and_none_for_stubs(seed):
     assert {name: verdict.messages for name, verdict in solved.items() if verdict.score < verdict.max} == {}
     assert {name: verdict.score for name, verdict in blank.items() if verdict.score} == {}
     assert all("is not written yet." in verdict.messages[0] for verdict in blank.values())
+    assert {verdict.examined for verdict in solved.values()} == {True}
+    assert {verdict.examined for verdict in blank.values()} == {False}
 
 
 @pytest.mark.parametrize("name", exercises())
@@ -196,6 +198,7 @@ def test_a_missing_file_and_a_missing_function_are_said():
     assert verdicts["masked_ce_loss"].messages == ("sft.py is missing.",)
     assert verdicts["rm_loss"].score == 0
     assert "rm_loss" in verdicts["rm_loss"].messages[0]
+    assert not verdicts["masked_ce_loss"].examined and not verdicts["rm_loss"].examined
 
 
 def test_an_error_comes_with_its_place():

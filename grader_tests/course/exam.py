@@ -102,7 +102,7 @@ def assemble(course: Course, submission: Submission, fingerprint: str, answer: d
             verdicts[name] = _to_points(ExerciseVerdict(**answer["exercises"][name]), points)
         else:
             why = submission.missing[exercises()[name].module]
-            verdicts[name] = ExerciseVerdict(name, 0.0, points, (why,))
+            verdicts[name] = ExerciseVerdict(name, 0.0, points, (why,), examined=False)
     return SubmissionVerdict(
         assignment=submission.assignment,
         student=submission.student,
@@ -120,10 +120,9 @@ def confinements(verdicts: Iterable[SubmissionVerdict]) -> list[str]:
     return sorted({verdict.confinement for verdict in verdicts} - {NOTHING_RUN})
 
 
-def lacking_training(course: Course, verdicts: Iterable[SubmissionVerdict]) -> int:
-    """How many of these verdicts leave out the tests that train a model."""
-    short = Exam(False, course.seed).fingerprint()
-    return sum(verdict.exam == short for verdict in verdicts)
+def lacks_training(course: Course, verdict: SubmissionVerdict) -> bool:
+    """Whether a verdict leaves out the tests that train a model."""
+    return verdict.exam == Exam(False, course.seed).fingerprint()
 
 
 def _to_points(verdict: ExerciseVerdict, points: float) -> ExerciseVerdict:

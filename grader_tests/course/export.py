@@ -17,7 +17,7 @@ from nbgrader.plugins import ExportPlugin
 from rlhf_lab.errors import LabError
 from rlhf_lab.runs import write_bytes
 
-from .exam import Exam
+from .exam import lacks_training
 from .gradebook import Marks, Person, all_marks, people
 from .intake import NOTHING, handed_in, nothing_handed_in
 from .paths import Assignment, Course
@@ -63,7 +63,6 @@ def _rows(course: Course, students: Collection[str] = (), assignments: Collectio
     known = {person.name: person for person in people(course)}
     for name in {student for _, student in tasks} | {stray.student for stray in strays if stray.student}:
         known.setdefault(name, Person(name, "", "", ""))
-    short = Exam(False, course.seed).fingerprint()
     rows = []
     for assignment in course.assignments.values():
         if assignments and assignment.name not in assignments:
@@ -74,7 +73,7 @@ def _rows(course: Course, students: Collection[str] = (), assignments: Collectio
                 continue
             row = _row(assignment, known[name])
             if name in marks:
-                row |= _marked(course, assignment, name, marks[name], short)
+                row |= _marked(course, assignment, name, marks[name])
             elif (assignment.name, name) in tasks:
                 row["state"] = "not graded"
             beside = [f"{stray}." for stray in strays if stray.student == name]
@@ -99,8 +98,8 @@ def _row(assignment: Assignment, person: Person) -> dict:
     }
 
 
-def _marked(course: Course, assignment: Assignment, student: str, marks: Marks, short: str) -> dict:
-    """What a row says of a submission. `short` is the fingerprint of the hidden tests without those that train."""
+def _marked(course: Course, assignment: Assignment, student: str, marks: Marks) -> dict:
+    """What a row says of a submission."""
     scores = {
         name: grade.score
         for name, grade in marks.grades.items()
@@ -120,7 +119,7 @@ def _marked(course: Course, assignment: Assignment, student: str, marks: Marks, 
         return scores | rest
     if rest["state"] != "not graded" and NOTHING in verdict.remarks:
         rest["state"] = "nothing could be taken"
-    remarks = [*verdict.remarks, *[WITHOUT_TRAINING] * (verdict.exam == short)]
+    remarks = [*verdict.remarks, *[WITHOUT_TRAINING] * lacks_training(course, verdict)]
     return scores | rest | {"remarks": " ".join(remarks)}
 
 

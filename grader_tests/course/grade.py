@@ -27,7 +27,7 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.runs import write_bytes
 
 from .cluster import grade_on_cluster
-from .exam import Exam, ask_examiner, assemble, confinements, lacking_training, with_code
+from .exam import Exam, ask_examiner, assemble, confinements, lacks_training, with_code
 from .intake import NOTHING, Stray, handed_in, nothing_handed_in, take_in
 from .paths import Course
 from .record import Graded, current_verdict, record, withdraw
@@ -252,6 +252,6 @@ def _table(course: Course, run: GradingRun) -> list[str]:
     kept_apart = confinements(verdicts)
     how = f"Students' code was confined by: {', '.join(kept_apart)}." if kept_apart else "No code was run."
     lines.append(f"{run.seconds:.0f} s. {how}")
-    if number := lacking_training(course, verdicts):
+    if number := sum(lacks_training(course, verdict) for verdict in verdicts):
         lines.append(f"{number} of these verdicts leave out the tests that train a model (--no-training).")
     return lines

@@ -127,7 +127,7 @@ def _autograde(course: Course, submission: Submission) -> None:
     before, answers_before = read_marks(course, *key), _answers(course, *key)
     same = _read_note(course, *key).get("submission") == submission.fingerprint
     _clear(course, *key)
-    result = nbgrader_api(course).autograde(*key)
+    result = nbgrader_api(course, submission.fingerprint).autograde(*key)
     if not result["success"]:
         log = course.error_log(*key)
         write_bytes(log, f"{result.get('log', '')}\n{result.get('error', '')}".encode())
@@ -150,11 +150,16 @@ def _answers(course: Course, assignment: str, student: str) -> dict[str, str]:
     return answers
 
 
-def nbgrader_api(course: Course) -> NbGraderAPI:
-    """nbgrader with the course's own configuration, reading the clean copies in place of what was handed in."""
+def nbgrader_api(course: Course, submission: str = "") -> NbGraderAPI:
+    """nbgrader with the course's own configuration, reading the clean copies in place of what was handed in.
+
+    Args:
+        submission: fingerprint of the submission whose clean copy it is going to grade.
+    """
     logging.getLogger("traitlets").addHandler(logging.NullHandler())  # its log comes back with the result
     warnings.filterwarnings("ignore", module="sqlalchemy|nbgrader")
     config = PyFileConfigLoader(str(course.config_file)).load_config()
     config.CourseDirectory.root = str(course.root)
     config.CourseDirectory.submitted_directory = str(course.clean_copies.relative_to(course.root))
+    config.ShowVerdict.submission = submission
     return NbGraderAPI(config=config)

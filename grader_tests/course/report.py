@@ -2,7 +2,6 @@
 
 import base64
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from rlhf_lab.pictures import STYLE, png_bytes
 from rlhf_lab.runs import write_bytes, write_json
 
 from ..verdict import ExerciseVerdict, SubmissionVerdict
-from .exam import Exam, confinements, lacking_training
+from .exam import Exam, confinements, lacks_training
 from .gradebook import all_marks, people
 from .intake import handed_in
 from .pages import render
@@ -27,9 +26,6 @@ from .paths import Assignment, Course
 
 MOST_TOPICS = 4  # exercises that one lecture can go into
 SOLVED_ENOUGH = 0.7  # share of the class: an exercise that fewer have solved is worth a word
-# The first words of a verdict on what could not be examined: the file is missing, broken or another one, or a stub is
-# as it was. What the hidden tests say of code never begins like this.
-UNEXAMINED = re.compile(r".*?\.py |\w+ is not written yet\.$", re.IGNORECASE)
 UNNAMED = "Points are missing, and the verdict does not say why."
 # How much of an exercise's points somebody has: the classes of the picture, and their colours.
 CLASSES = {"none": "#b2431d", "under half": "#e8a23c", "half or more": "#a7cfe6", "all": "#0072b2"}
@@ -217,14 +213,16 @@ def _verdicts(
 
 def _exercise(name: str, points: float, verdicts: dict[str, SubmissionVerdict]) -> ExerciseReport:
     mine = {student: verdict.exercises[name] for student, verdict in verdicts.items()}
-    wrong = {student: _mistake(verdict) for student, verdict in mine.items() if verdict.score < verdict.max}
+    wrong = {student: verdict for student, verdict in mine.items() if verdict.score < verdict.max}
     return ExerciseReport(
         name=name,
         number=exercises()[name].number if name in exercises() else clinic.NUMBER,
         points=points,
         scores={student: verdict.score for student, verdict in mine.items()},
-        mistakes=_counted({who: what for who, what in wrong.items() if not UNEXAMINED.match(what)}),
-        unexamined=_counted({who: what for who, what in wrong.items() if UNEXAMINED.match(what)}),
+        mistakes=_counted({who: _mistake(verdict) for who, verdict in wrong.items() if verdict.examined}),
+        unexamined=_counted(
+            {who: _mistake(verdict) for who, verdict in wrong.items() if not verdict.examined}
+        ),
     )
 
 
@@ -269,11 +267,11 @@ def _questions(course: Course, assignment: Assignment) -> tuple[QuestionReport, 
 
 def _notes(course: Course, assignment: Assignment, verdicts: Sequence[SubmissionVerdict]) -> tuple[str, ...]:
     notes = []
-    whole, short = (Exam(training, course.seed).fingerprint() for training in (True, False))
-    older = sum(verdict.exam not in (whole, short) for verdict in verdicts)
-    if older:
+    whole = Exam(True, course.seed).fingerprint()
+    without = sum(lacks_training(course, verdict) for verdict in verdicts)
+    if older := sum(verdict.exam != whole for verdict in verdicts) - without:
         notes.append(f"{older} verdicts come from another version of the hidden tests: grade again.")
-    if without := lacking_training(course, verdicts):
+    if without:
         notes.append(f"{without} verdicts leave out the tests that train a model.")
     points = [{name: exercise.max for name, exercise in verdict.exercises.items()} for verdict in verdicts]
     other = sum(each != assignment.exercises for each in points)

@@ -23,27 +23,34 @@ RECOMMENDED = {
 }  # how the checkpoint of `recommending_folder` is to be sampled
 
 
-@cache
-def micro_folder() -> str:
-    """A random GPT-2 of two layers, 16 wide, with the tokenizer of `tiny`; the folder lives as long as the process."""
+def random_gpt2(seed: int, vocab_size: int, n_positions: int, n_embd: int, eos_id: int):
+    """A GPT-2 of two layers, whose logits are far from uniform. Torch's random generator is as before afterwards."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     quiet_transformers()
-    tokenizer = load_tokenizer(TINY)
-    eos_id = tokenizer.eos_token_id
     config = GPT2Config(
-        vocab_size=len(tokenizer), n_positions=64, n_embd=16, n_layer=2, n_head=2,
+        vocab_size=vocab_size, n_positions=n_positions, n_embd=n_embd, n_layer=2, n_head=2,
         bos_token_id=eos_id, eos_token_id=eos_id,
     )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):  # who asks first must not draw other numbers afterwards than who asks later
+    with torch.random.fork_rng(devices=[]):
         model = GPT2LMHeadModel(config)
-    random = np.random.RandomState(0)
+    random = np.random.RandomState(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 2:
                 weight.copy_(torch.tensor(random.normal(0, 0.3, weight.shape)))
             elif name.endswith("bias"):
                 weight.copy_(torch.tensor(random.normal(0, 0.05, weight.shape)))
+    return model
+
+
+@cache
+def micro_folder() -> str:
+    """A random GPT-2 of two layers, 16 wide, with the tokenizer of `tiny`; the folder lives as long as the process."""
+    tokenizer = load_tokenizer(TINY)
+    eos_id = tokenizer.eos_token_id
+    model = random_gpt2(0, len(tokenizer), 64, 16, eos_id)
+    with torch.no_grad():
         toward_eos = model.transformer.wte.weight[eos_id]
         model.transformer.ln_f.bias += EOS_LOGIT * toward_eos / toward_eos.square().sum()
     folder = tempfile.mkdtemp(prefix="rlhf-micro-")

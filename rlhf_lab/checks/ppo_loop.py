@@ -411,6 +411,17 @@ def _split(batch):
     return batch.full_ids[:, :n_prompt], batch.full_ids[:, n_prompt:]
 
 
+def _before_responses(batch, prompts: list[str]) -> dict[str, str]:
+    """The text before each response, as long as its prompt."""
+    block, _ = _split(batch)
+    return {
+        f"what stands before response {row}": reading_tokenizer().decode(
+            block[row, -len(token_ids(prompt)) :]
+        )
+        for row, prompt in enumerate(prompts)
+    }
+
+
 @torch.no_grad()
 def _rows_as_if_alone(code, policy, batch, logprobs=None, values=None) -> list[bool]:
     """For each row, whether these are the numbers of a pass over the row alone, without padding and dropout."""
@@ -460,13 +471,7 @@ def rollout_shapes(code: TaughtCode):
 )
 def rollout_layout(code: TaughtCode):
     _, _, batch = _usual_rollout(code)
-    prompt_block, _ = _split(batch)
-    return {
-        f"what stands before response {row}": reading_tokenizer().decode(
-            prompt_block[row, -len(token_ids(prompt)) :]
-        )
-        for row, prompt in enumerate(PROMPTS)
-    }
+    return _before_responses(batch, PROMPTS)
 
 
 @case(
@@ -544,13 +549,7 @@ def rollout_after_eos(code: TaughtCode):
 def rollout_rows(code: TaughtCode):
     policy = _policy(code)
     prompts = [PROMPTS[at] for at in (1, 1, 3, 1, 0)]
-    block, _ = _split(_roll(code, policy, policy, prompts, 1))
-    return {
-        f"what stands before response {row}": reading_tokenizer().decode(
-            block[row, -len(token_ids(prompt)) :]
-        )
-        for row, prompt in enumerate(prompts)
-    }
+    return _before_responses(_roll(code, policy, policy, prompts, 1), prompts)
 
 
 @case(

@@ -4,12 +4,12 @@ import tempfile
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ...backbones import TINY, quiet_transformers
+from ...backbones import TINY
+from ...checks.models import random_gpt2
 from ...checks.training import recorded_steps
 from .shared import as_floats, examined
 
@@ -22,22 +22,8 @@ COLUMNS = ("chosen_ids", "chosen_mask", "rejected_ids", "rejected_mask")
 @cache
 def backbone_folder(seed: int) -> str:
     """Where a random GPT-2 of two layers, 24 wide, is saved as a language model; it has no tokenizer."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    quiet_transformers()
-    config = GPT2Config(
-        vocab_size=VOCABULARY, n_positions=32, n_embd=HIDDEN, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
-    )  # fmt: skip
-    model = GPT2LMHeadModel(config)
-    random = np.random.RandomState(seed)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.dim() == 2:
-                weight.copy_(torch.tensor(random.normal(0, 0.3, weight.shape)))
-            elif name.endswith("bias"):
-                weight.copy_(torch.tensor(random.normal(0, 0.05, weight.shape)))
     folder = tempfile.mkdtemp(prefix="rlhf-backbone-")
-    model.save_pretrained(folder)
+    random_gpt2(seed, VOCABULARY, 32, HIDDEN, eos_id=0).save_pretrained(folder)
     return folder
 
 
