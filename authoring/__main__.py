@@ -42,6 +42,15 @@ def main() -> int:
     bench.add_argument("-j", "--jobs", type=int, default=2, help="processes that work at the same time")
     bench.set_defaults(command=_grader_bench)
 
+    methods = commands.add_parser(
+        "methods", help="PPO, DPO and GRPO on three seeds, for README and notebooks"
+    )
+    methods.set_defaults(command=_methods)
+
+    peers = commands.add_parser("peers", help="our DPO and GRPO beside TRL's: values, and what a step costs")
+    peers.add_argument("--values", action="store_true", help="only the values")
+    peers.set_defaults(command=_peers)
+
     generate = commands.add_parser("generate", help="write rlhf_exercises/ and notebooks/ from solutions/")
     generate.add_argument(
         "--discard-edits", action="store_true", help="also over files that a person has edited"
@@ -173,6 +182,36 @@ def _grade_demo(arguments: argparse.Namespace) -> int:
     from .grade_demo import grade_demo
 
     return grade_demo(arguments.out, not arguments.no_training, not arguments.no_browser)
+
+
+def _methods(arguments: argparse.Namespace) -> int:
+    from rlhf_lab.methods import METHODS, RECORDED, compare_methods, to_json, to_markdown
+    from rlhf_lab.runs import write_json
+
+    from .paths import README
+    from .tables import write_table
+
+    outcomes = compare_methods("solutions", METHODS, seeds=[0, 1, 2])
+    write_json(RECORDED, to_json(outcomes))
+    write_table(README, "methods", to_markdown(outcomes))
+    print(to_markdown(outcomes))
+    return 2 if any(outcome.missed for outcome in outcomes) else 0
+
+
+def _peers(arguments: argparse.Namespace) -> int:
+    from .paths import ROOT
+    from .peers import compare_values, costs_table, step_costs, values_table
+    from .tables import write_table
+
+    comparisons = compare_values()
+    print(values_table(comparisons))
+    if not arguments.values:
+        costs = costs_table(step_costs())
+        print(costs)
+        page = ROOT / "docs" / "peers.md"
+        write_table(page, "values", values_table(comparisons))
+        write_table(page, "costs", costs)
+    return 0 if all(comparison.as_expected for comparison in comparisons) else 2
 
 
 def _grader_bench(arguments: argparse.Namespace) -> int:

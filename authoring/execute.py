@@ -1,5 +1,6 @@
 """Run notebooks from top to bottom, as a reader would, and keep them with their outputs."""
 
+import copy
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,11 @@ SECONDS = {  # that a solution notebook may take on two cores
     "02_reward_model": 90,
     "03_ppo": 60,
     "04_end_to_end": 180,
+    "05_dpo": 120,
+    "06_grpo": 120,
+    "07_toy_rlhf": 120,
+    "08_trainer": 120,
+    "09_cloze": 30,
 }
 
 
@@ -50,6 +56,15 @@ def execute(name: str, kind: str = "solution") -> Execution:
     path = EXECUTED / kind / f"{name}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, path)
-    page, _ = HTMLExporter().from_notebook_node(notebook)
+    page, _ = HTMLExporter().from_notebook_node(without_widgets(notebook))
     path.with_suffix(".html").write_text(page, encoding="utf-8")
     return Execution(notebook, seconds, path)
+
+
+def without_widgets(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """A copy that shows the texts of widgets instead: on a page without a kernel nobody can press them."""
+    page = copy.deepcopy(notebook)
+    page.metadata.pop("widgets", None)
+    for output in (output for cell in page.cells for output in cell.get("outputs", [])):
+        output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
+    return page

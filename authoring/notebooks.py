@@ -8,6 +8,8 @@ A source is a notebook with its solutions. Five kinds of cell are marked, and th
     # %% [markdown] answer="why_eos" points=2   a model answer; the student gets an empty cell, graded by hand
     # %% grade="clinic" points=5                given code that is locked and graded by running it
 
+The line {navigation} in a text becomes the links to all notebooks.
+
 Three notebooks come out of one source: `student` (no solution, no hidden test, no output), `solution` (it runs, with
 `solutions` for `rlhf_exercises`) and `instructor` (everything, as nbgrader's source folder wants it).
 """
@@ -22,12 +24,24 @@ from nbgrader.preprocessors import ClearHiddenTests, ClearSolutions
 from rlhf_lab.course import HINT_STEPS, Exercise, exercises
 from rlhf_lab.errors import LabError
 from rlhf_lab.settings import STUB_PACKAGE
-from rlhf_lab.student_code import stub_text
 
 from .paths import NOTEBOOK_SOURCES
-from .stubs import BEGIN, END, stub_files
+from .stubs import BEGIN, END, first_stub_line, stub_files
 
 SOLUTION_PACKAGE = "solutions"
+NAVIGATION = "{navigation}"  # a line of a Markdown cell
+TITLES = {  # in the line that leads from one notebook to the others
+    "00_welcome": "Welcome",
+    "01_sft": "SFT",
+    "02_reward_model": "Reward model",
+    "03_ppo": "PPO",
+    "04_end_to_end": "End to end",
+    "05_dpo": "DPO",
+    "06_grpo": "GRPO",
+    "07_toy_rlhf": "Toy RLHF",
+    "08_trainer": "Trainer",
+    "09_cloze": "Drill",
+}
 KERNEL = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -47,6 +61,7 @@ def instructor_notebook(name: str) -> NotebookNode:
     source = jupytext.read(NOTEBOOK_SOURCES / f"{name}.py", fmt="py:percent")
     notebook = nbformat.v4.new_notebook(metadata=copy.deepcopy(KERNEL))
     for cell in source.cells:
+        cell.source = cell.source.replace(NAVIGATION, _navigation(name))
         notebook.cells += _written_out(cell)
     seen = set()
     for number, cell in enumerate(notebook.cells):
@@ -116,6 +131,15 @@ def _written_out(cell: NotebookNode) -> list[NotebookNode]:
     return [(_code if cell.cell_type == "code" else _markdown)(cell.source)]
 
 
+def _navigation(current: str) -> str:
+    """Links to the other notebooks."""
+    links = []
+    for name in notebook_names():
+        title = f"{name.partition('_')[0]} {TITLES[name]}"
+        links.append(f"**{title}**" if name == current else f"[{title}]({name}.ipynb)")
+    return " · ".join(links)
+
+
 def _box(exercise: Exercise) -> str:
     def dots(n: int) -> str:
         return "●" * n + "○" * (5 - n)
@@ -134,8 +158,7 @@ def _stub_line(exercise: Exercise) -> int:
 
     It counts lines from 0.
     """
-    lines = stub_files()[exercise.file].splitlines()
-    return next(number for number, line in enumerate(lines) if stub_text(exercise, exercise.name) in line) - 1
+    return first_stub_line(stub_files()[exercise.file], exercise.name) - 1
 
 
 def _check(exercise: Exercise) -> NotebookNode:

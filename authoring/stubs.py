@@ -5,7 +5,7 @@ import re
 from functools import cache
 
 from rlhf_lab.course import exercises
-from rlhf_lab.settings import STAGES
+from rlhf_lab.settings import MODULES
 from rlhf_lab.student_code import stub_text
 
 from .paths import SOLUTIONS
@@ -16,8 +16,8 @@ BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 def stub_files(blank: frozenset[str] | None = None) -> dict[str, str]:
     """Name and text of every file of `rlhf_exercises/`; exercises that are not in `blank` come solved."""
     files = {"__init__.py": (SOLUTIONS / "__init__.py").read_text(encoding="utf-8")}
-    for stage in STAGES:
-        files[f"{stage}.py"] = stub_module((SOLUTIONS / f"{stage}.py").read_text(encoding="utf-8"), blank)
+    for module in MODULES:
+        files[f"{module}.py"] = stub_module((SOLUTIONS / f"{module}.py").read_text(encoding="utf-8"), blank)
     return files
 
 
@@ -48,6 +48,12 @@ def stub_module(solution: str, blank: frozenset[str] | None = None) -> str:
     if inside:
         raise ValueError("the last solution has no end")
     return "\n".join(kept) + "\n"
+
+
+def first_stub_line(text: str, name: str) -> int | None:
+    """Where `name`, or the first of its methods that is a stub, is to be written; lines are counted from 0."""
+    to_write = re.compile(rf"write {name}(\.\w+)? in ")
+    return next((number for number, line in enumerate(text.splitlines()) if to_write.search(line)), None)
 
 
 def _stub(name: str, indent: str) -> list[str]:

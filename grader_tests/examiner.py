@@ -9,10 +9,20 @@ from rlhf_lab.checks.differences import plain
 from rlhf_lab.checks.known import load_known
 from rlhf_lab.checks.run import Outcome, cases_of, recognise
 from rlhf_lab.course import Exercise, exercises
-from rlhf_lab.settings import STAGES
+from rlhf_lab.settings import MODULES
 from rlhf_lab.source_text import extent
 
-from . import end_to_end, ppo, ppo_loop, reward_model, sft  # noqa: F401  each declares its tests when it is imported
+from . import (  # noqa: F401  each declares its tests when it is imported
+    dpo,
+    end_to_end,
+    grpo,
+    ppo,
+    ppo_loop,
+    reward_model,
+    sft,
+    toy,
+    trainer,
+)
 from .candidate import Candidate, Raised
 from .fingerprint import digest_of
 from .hidden import TESTS, Draw, HiddenTest, Wrong
@@ -40,7 +50,7 @@ LOST = "-{points:g}: {title}"  # one line for each test that failed
 def reference_modules() -> dict[str, str]:
     """Text of each taught module, solved."""
     folder = Path(solutions.__file__).parent
-    return {stage: (folder / f"{stage}.py").read_text(encoding="utf-8") for stage in STAGES}
+    return {name: (folder / f"{name}.py").read_text(encoding="utf-8") for name in MODULES}
 
 
 def reference_without(exercise: Exercise) -> dict[str, str]:
@@ -106,7 +116,7 @@ class Examiner:
                 by_module.setdefault(exercise.module, []).append(exercise.name)
             return child.ask("survey", dict(files), by_module, seconds=SURVEY)
         except Gone as gone:
-            return {stage: {"problem": f"cannot be read: it {gone}", "digests": {}} for stage in STAGES}
+            return {module: {"problem": f"cannot be read: it {gone}", "digests": {}} for module in MODULES}
         finally:
             child.close()
 
@@ -127,7 +137,7 @@ class Examiner:
             return self._nothing(
                 exercise, f"{exercise.file} {module['problem']}: no exercise in it can be examined."
             )
-        others = {path: text for path, text in files.items() if path.removesuffix(".py") not in STAGES}
+        others = {path: text for path, text in files.items() if path.removesuffix(".py") not in MODULES}
         key = (exercise.name, module["digests"][exercise.name], digest_of(others))
         whole = (exercise.name, digest_of(files))
         for known in (key, whole):

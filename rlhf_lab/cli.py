@@ -100,6 +100,21 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--repeats", type=int, default=5, help="steps measured (default 5)")
     bench.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
+    methods = commands.add_parser(
+        "methods", help="PPO, DPO and GRPO from the same model, judged on the same prompts"
+    )
+    methods.add_argument("methods", nargs="*", metavar="METHOD", help="ppo, dpo, grpo (default: all)")
+    methods.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the trainings (default 0)")
+    methods.add_argument("--code", default=Settings.code, help="the taught package (default solutions)")
+    methods.set_defaults(command=_methods)
+
+    toy = commands.add_parser("toy", help="stage 7 alone: PPO beside DPO on a model that writes letters")
+    toy.set_defaults(command=_toy)
+    toy.add_argument(
+        "--code", default=Settings.code, help=f"the taught package to run (default {Settings.code})"
+    )
+    toy.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each (default 0)")
+
     data = commands.add_parser(
         "data", help="what is in a data set, and what length or single words give away"
     )
@@ -212,6 +227,34 @@ def _bench(arguments: argparse.Namespace) -> None:
         compute=choose_compute(arguments.device, arguments.dtype),
     )
     print(bench.to_json(result) if arguments.json else bench.format_result(result))
+
+
+def _methods(arguments: argparse.Namespace) -> int:
+    from .methods import METHODS, compare_methods, to_rows
+    from .run_report import as_text
+
+    if unknown := set(arguments.methods) - set(METHODS):
+        raise LabError(f"there is no method {', '.join(sorted(unknown))}: there are {', '.join(METHODS)}")
+    outcomes = compare_methods(arguments.code, arguments.methods or METHODS, arguments.seeds)
+    print(as_text(to_rows(outcomes)))
+    return 2 if any(outcome.missed for outcome in outcomes) else 0
+
+
+def _toy(arguments: argparse.Namespace) -> int:
+    from . import toy
+    from .taught_code import load_code
+    from .thresholds import TOY_GAIN
+
+    code, failed = load_code(arguments.code), 0
+    for at, seed in enumerate(arguments.seeds):
+        rows = toy.run_toy(code, seed)
+        if at == 0:
+            print(toy.HEAD)
+        for row in rows:
+            print(toy.format_row(seed, row), flush=True)
+            failed += row.verdict == "FAIL"
+    print(f"asked: PPO and DPO raise the reward by at least {TOY_GAIN}")
+    return 2 if failed else 0
 
 
 def _data(arguments: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from pathlib import Path
 
 from .backbones import backbones_here
 
@@ -20,12 +21,23 @@ def describe_machine() -> str:
     )
 
 
+def memory_mib() -> float:
+    """The memory that this process has resident now, in MiB."""
+    import psutil
+
+    return psutil.Process().memory_info().rss / 2**20
+
+
 def peak_memory_mib() -> float:
     """The most memory that this process had resident so far, in MiB."""
     if sys.platform == "win32":
         import psutil
 
         return psutil.Process().memory_info().peak_wset / 2**20
+    if sys.platform == "linux":  # getrusage would count what the process was started from
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+        return int(peak) / 2**10
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB, but bytes on macOS

@@ -14,9 +14,12 @@ from pathlib import Path
 import torch
 from IPython.display import HTML, DisplayHandle, Markdown, display
 
-from . import checks, clinic, examples, practice, source_text, thresholds
+from . import checks, clinic, examples, practice, source_text, thresholds, toy
 from .backbones import TINY, load_causal_lm, load_tokenizer, quiet_transformers
 from .checkpoints import SFT, ShippedReward
+from .cloze.blanks import USUAL_SHARE
+from .cloze.scores import Scores
+from .cloze.scores import to_table as to_score_table
 from .compare import compare as compare_code
 from .course import find, select
 from .data import length_only_accuracy, load_data
@@ -24,12 +27,13 @@ from .data.judge import ToyJudge
 from .errors import LabError
 from .invariants import watch_invariants
 from .machine import machine_rows
+from .methods import measure, recorded_methods
 from .overview import overview
-from .pictures import Panel, curves, ppo_figure, reward_model_figure, sft_figure
+from .pictures import Panel, cloze_figure, curves, ppo_figure, reward_model_figure, sft_figure
 from .progress import Progress, next_hint, to_table
 from .rewards import ModelReward, TextReward
 from .sampling import distinct_2, look_at, sample
-from .side_by_side import ask_twice, side_by_side
+from .side_by_side import ask_twice, side_by_side, solutions_folder
 from .student_code import Blame, describe, find_blame, package_folder, prefer_course_folder, stub_of
 from .token_table import index_picture, rollout_table, token_table, token_texts
 from .watch import shuffled
@@ -38,11 +42,11 @@ prefer_course_folder()  # before the notebook imports its package
 
 __all__ = [
     "SFT", "TINY", "LabError", "ModelReward", "Panel", "ShippedReward", "TextReward", "ToyJudge", "begin",
-    "check", "clinic", "compare", "curves", "distinct_2", "examples", "hint", "index_picture",
+    "check", "clinic", "cloze", "cloze_scores", "compare", "curves", "distinct_2", "examples", "hint", "index_picture",
     "length_only_accuracy", "live", "load_causal_lm", "load_data", "load_tokenizer", "look_at",
-    "machine_rows", "overview", "ppo_figure", "practice", "reset", "reward_model_figure", "rollout_table",
+    "machine_rows", "measure", "overview", "ppo_figure", "practice", "recorded_methods", "reset", "reward_model_figure", "rollout_table",
     "sample", "sft_figure", "show", "shuffled", "solution", "status", "table", "thresholds", "todo",
-    "token_table", "token_texts", "traceback", "watch_invariants",
+    "token_table", "token_texts", "toy", "traceback", "watch_invariants",
 ]  # fmt: skip
 
 
@@ -143,6 +147,33 @@ def _in_a_sentence() -> Iterator[None]:
         yield
     except LabError as error:
         print(error)
+
+
+# --- the drill ------------------------------------------------------------------------------------
+
+
+def cloze(snippet: str = "any", share: float = USUAL_SHARE, seed: int | None = None) -> None:
+    """Show the drill: blanks in the six functions of the source, to be filled in from memory.
+
+    Args:
+        snippet: name of a function or class; "any": the seed chooses.
+        share: of the code that is hidden, 0.1 to 0.6.
+        seed: draws these blanks again; a new one where none is given.
+    """
+    from .cloze.widget import Drill  # ipywidgets: only this notebook needs it
+
+    with _in_a_sentence():
+        folder = _here().folder
+        display(Drill(solutions_folder(folder), Scores(folder), snippet, share, seed))
+
+
+def cloze_scores() -> None:
+    """Show the drill's rounds so far: a table, and a picture from the second round on."""
+    with _in_a_sentence():
+        rounds = Scores(_here().folder).rounds()
+        print(to_score_table(rounds))
+        if len(rounds) > 1:
+            display(cloze_figure(rounds))
 
 
 # --- TODO cells -----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from .cloze.scores import percent
 from .thresholds import APPROX_KL, JUDGE
 
 BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"
@@ -366,4 +367,30 @@ def curves(*panels: Panel) -> Figure:
             _rule(axes, height, label)
         if len(panel.lines) > 1:
             axes.legend(loc="best")
+    return figure
+
+
+@rc_context(STYLE)
+def cloze_figure(rounds: Sequence[dict]) -> Figure:
+    """The drill's rounds one after the other: share of the points, and of the code that was hidden.
+
+    Args:
+        rounds: `points`, `of` and `share` of each.
+    """
+    figure = _figure(8, 3.2)
+    axes = _panel(figure.subplots(), "Drill: points of each round", "percent", xlabel="round")
+    rows = [{"points": percent(played), "hidden": 100 * played["share"]} for played in rounds]
+    _line(
+        axes,
+        rows,
+        "hidden",
+        GREY,
+        "share of the code that was hidden",
+        linewidth=1.2,
+        linestyle=(0, (4, 1.5)),
+    )
+    _line(axes, rows, "points", BLUE, "share of the points", linewidth=1.8)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+    axes.set_ylim(-3, 105)
+    axes.legend(loc="best")
     return figure

@@ -68,7 +68,7 @@ def write_seeds_report(folder: Path, outcomes: Sequence[tuple[Results, Sequence[
         notes=["spread: standard deviation over the seeds."],
         seeds_table=shown,
     )
-    return _as_text(shown), path
+    return as_text(shown), path
 
 
 def _figures(results: Results) -> dict:
@@ -143,7 +143,8 @@ def _shown(value) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.3f}"
 
 
-def _as_text(rows: Sequence[dict]) -> str:
+def as_text(rows: Sequence[dict[str, str]]) -> str:
+    """Rows of texts as a table, its columns as wide as they have to be."""
     widths = {column: max(len(column), *(len(row[column]) for row in rows)) for column in rows[0]}
     lines = [[column.rjust(width) for column, width in widths.items()]]
     lines += [[row[column].rjust(width) for column, width in widths.items()] for row in rows]

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-STAGES = ("sft", "reward_model", "ppo")  # in their order; the taught modules have the same names
+STAGES = ("sft", "reward_model", "ppo")  # of a run, in their order; the taught modules have the same names
+MODULES = (*STAGES, "dpo", "grpo", "toy", "trainer")  # that are taught, in the course's order
 STUB_PACKAGE = "rlhf_exercises"  # what a student edits
 MODULE_BYTES = 1 << 20  # of a student's module, at most; the largest solution has 20 kB
 NOTEBOOK_BYTES = 1 << 26  # of a student's notebook with its outputs, at most

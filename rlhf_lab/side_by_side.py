@@ -39,7 +39,7 @@ def ask_twice(exercise: Exercise, progress: Progress) -> str:
     solutions_folder(progress.folder)
     if progress.asked(f"solution {exercise.name}") > 1:
         return ""
-    return f'This shows all of {exercise.name}; hint("{exercise.name}") shows less. Ask once more to see it.'
+    return f"This shows all of {exercise.name}; a hint shows less. Ask once more to see it."
 
 
 def side_by_side(exercise: Exercise, folder: Path) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from .course import find
 from .errors import LabError
 from .runs import write_bytes
-from .settings import STAGES
+from .settings import MODULES
 
 PRISTINE = Path(__file__).parent / "course" / "stubs"
 TRAILING_COMMENTS = re.compile(
@@ -74,7 +74,7 @@ def reset(name: str, folder: Path) -> str:
         LabError: when there is no such exercise or module, the function is missing from its file, or the file would
             not parse any more.
     """
-    if name in STAGES:
+    if name in MODULES:
         path = folder / f"{name}.py"
         old, new = path.read_bytes() if path.exists() else b"", (PRISTINE / f"{name}.txt").read_bytes()
     else:

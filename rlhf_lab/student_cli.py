@@ -1,4 +1,4 @@
-"""The student's commands: check, hint, status, solution, compare, reset, and doctor.
+"""The student's commands: check, hint, status, solution, compare, reset, cloze, and doctor.
 
 The notebooks have the same as functions, but for doctor. Where there are no solutions, the help does not speak of the
 commands that show them; who knows them gets a sentence.
@@ -6,6 +6,8 @@ commands that show them; who knows them gets a sentence.
 
 import argparse
 from pathlib import Path
+
+from .settings import MODULES
 
 WHICH = 'a name ("compute_gae"), a number ("3.3") or a notebook ("03_ppo")'
 
@@ -35,10 +37,21 @@ def add_commands(commands, course: Path) -> None:
             "reset",
             _reset,
             True,
-            "put one stub back, or a module (sft, reward_model, ppo); your text is kept beside it",
+            f"put one stub back, or a module ({', '.join(MODULES)}); your text is kept beside it",
         ),
     ]:
         _add(commands, name, command, help_text, there).add_argument("exercise", metavar="EXERCISE")
+    drill = _add(
+        commands, "cloze", _cloze, "fill in blanks in the six functions of the source, from memory", solutions
+    )
+    drill.add_argument("--snippet", default="any", help="name of a function or class; any: the seed chooses")
+    drill.add_argument(
+        "--seed", type=int, help="draw these blanks again: one round (default: always new ones)"
+    )
+    drill.add_argument(
+        "--share", type=float, help="share of the code that is hidden, 0.1 to 0.6 (default 0.15)"
+    )
+    drill.add_argument("--scores", action="store_true", help="show the rounds so far, and play none")
     doctor = commands.add_parser("doctor", help="look a folder over before it is handed in")
     doctor.add_argument(
         "folder", nargs="?", type=Path, default=Path("."), help="of an assignment or the course"
@@ -122,6 +135,21 @@ def _reset(arguments: argparse.Namespace) -> None:
     from .source_text import reset
 
     print(reset(arguments.exercise, _folder(arguments)))
+
+
+def _cloze(arguments: argparse.Namespace) -> None:
+    from .cloze.blanks import USUAL_SHARE
+    from .cloze.scores import Scores, to_table
+    from .cloze.terminal import play
+    from .side_by_side import solutions_folder
+
+    folder = _folder(arguments)
+    scores = Scores(folder)
+    if arguments.scores:
+        print(to_table(scores.rounds()))
+        return
+    share = USUAL_SHARE if arguments.share is None else arguments.share
+    play(solutions_folder(folder), scores, arguments.snippet, share, arguments.seed)
 
 
 def look_over(arguments: argparse.Namespace) -> int:

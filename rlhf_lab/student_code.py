@@ -19,7 +19,7 @@ import torch
 
 from .course import Exercise
 from .errors import LabError
-from .settings import STAGES, STUB_PACKAGE
+from .settings import MODULES, STUB_PACKAGE
 from .taught_code import TaughtCode
 
 STUB = re.compile(r"exercise \S+: write (\S+) in ")  # how a stub's NotImplementedError begins
@@ -103,7 +103,7 @@ def fresh_code(folder: Path) -> Iterator[TaughtCode]:
     put_back = _global_state()
     try:
         import_file(package, folder / "__init__.py", submodule_search_locations=[str(folder)])
-        modules = {stage: import_file(f"{package}.{stage}", folder / f"{stage}.py") for stage in STAGES}
+        modules = {name: import_file(f"{package}.{name}", folder / f"{name}.py") for name in MODULES}
         yield TaughtCode(package, **modules)
     finally:
         put_back()

@@ -8,17 +8,21 @@ from pathlib import Path
 from types import ModuleType
 
 from .errors import LabError
-from .settings import STAGES
+from .settings import MODULES
 
 
 @dataclass(frozen=True)
 class TaughtCode:
-    """The three taught modules of one package, `solutions` or a student's `rlhf_exercises`."""
+    """The taught modules of one package, `solutions` or a student's `rlhf_exercises`."""
 
     package: str
     sft: ModuleType
     reward_model: ModuleType
     ppo: ModuleType
+    dpo: ModuleType
+    grpo: ModuleType
+    toy: ModuleType
+    trainer: ModuleType
 
     def fingerprint(self, *modules: str) -> str:
         """SHA-256 of the named modules' sources, and of what else lies in the package for them to import.
@@ -26,7 +30,7 @@ class TaughtCode:
         A finished stage is reused only for the code that made it.
         """
         folder = Path(self.sft.__file__).parent
-        others = {f"{name}.py" for name in STAGES if name not in modules}
+        others = {f"{name}.py" for name in MODULES if name not in modules}
         digest = hashlib.sha256()
         for path in sorted(folder.rglob("*.py")):
             if path.relative_to(folder).as_posix() not in others:
@@ -44,7 +48,7 @@ def load_code(package: str) -> TaughtCode:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    modules = {name: _import(package, name) for name in STAGES}
+    modules = {name: _import(package, name) for name in MODULES}
     return TaughtCode(package, **modules)
 
 
@@ -56,7 +60,7 @@ def _import(package: str, name: str) -> ModuleType:
         if error.name in (package, full_name):
             raise LabError(
                 f"no module {full_name}: run from the course's folder, or give --code the name of a package "
-                f"that holds sft.py, reward_model.py and ppo.py"
+                f"that holds {', '.join(f'{module}.py' for module in MODULES)}"
             ) from None
         raise LabError(
             f"{full_name} needs the package {error.name}, which is not installed: "

@@ -15,3 +15,4 @@ APPROX_KL = 0.05  # nats per token
 KL_TO_REF = 15.0  # nats per response
 JUDGE = 0.75  # mean probability of being positive
 DISTINCT_2 = 0.5  # of the samples before PPO
+TOY_GAIN = 2.0  # by which PPO and DPO raise the rule reward of the toy model over SFT

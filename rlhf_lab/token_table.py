@@ -236,8 +236,8 @@ class TokenTable:
                 + f"<tbody>{''.join(lines)}</tbody></table></div>"
             )
         parts.append(
-            f'<p class="note">{html.escape(self.note)} Greyed: outside the mask. Background: blue above '
-            f"zero, orange below, the stronger the larger within its column.</p>"
+            f'<p class="note">{html.escape(self.note)} {"Greyed: outside the mask. " if "mask" in self.columns else ""}'
+            f"Background: blue above zero, orange below, the stronger the larger within its column.</p>"
         )
         return _page(parts)
 

@@ -1,6 +1,7 @@
 """The bench: naive loop and taught code do the same work, the floor is counted right; speed is not tested."""
 
 import copy
+import dataclasses
 import functools
 import json
 import time
@@ -160,7 +161,7 @@ def test_sizes_that_cannot_be_measured_are_refused_in_one_sentence(code, gpt2_fo
 
 def other_rollout(code, rollout) -> TaughtCode:
     ppo = SimpleNamespace(rollout=rollout, ppo_step=lambda *args, **kwargs: {})
-    return TaughtCode("student", code.sft, code.reward_model, ppo)
+    return dataclasses.replace(code, package="student", ppo=ppo)
 
 
 def test_code_that_samples_in_another_way_is_named(code, gpt2_folder):
@@ -185,10 +186,10 @@ def test_code_that_cuts_responses_short_is_named_and_generate_is_put_back(code, 
 
 
 def test_peak_memory_sees_what_is_given_back():
-    def hold_64_mib():
-        held = torch.ones(16 * 2**20)
-        time.sleep(0.1)
+    def hold_256_mib():
+        held = torch.ones(64 * 2**20)
+        time.sleep(0.5)  # the watcher has to get its turn on a busy machine
         return held.sum()
 
     before = bench.peak_memory(lambda: None, CPU.device)
-    assert bench.peak_memory(hold_64_mib, CPU.device) - before > 50 * 2**20
+    assert bench.peak_memory(hold_256_mib, CPU.device) - before > 200 * 2**20

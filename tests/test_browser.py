@@ -6,7 +6,9 @@ import shutil
 import pytest
 
 from authoring.browser import chromium, jupyterlab
-from authoring.paths import NOTEBOOKS, STUBS
+from authoring.paths import NOTEBOOKS, SOLUTIONS, STUBS
+from rlhf_lab.cloze.blanks import draw
+from rlhf_lab.cloze.snippets import load_snippet
 
 pytestmark = [
     pytest.mark.skipif(
@@ -67,3 +69,34 @@ def test_a_student_writes_compute_gae(course):
         shown = lab.run("def gae_slowly")
         assert "fast, row 0: " in shown
         assert "not done yet" not in shown
+
+
+def test_a_round_of_the_drill_with_the_keyboard_alone(course):
+    shutil.copytree(SOLUTIONS, course / "solutions")
+    path = course / "notebooks" / "09_cloze.ipynb"
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("lab.cloze()", "lab.cloze('rm_loss', share=0.2, seed=6)"),
+        encoding="utf-8",
+    )
+    first, second, third = (blank.text for blank in draw(load_snippet("rm_loss", SOLUTIONS), 0.2, 6).blanks)
+    with jupyterlab(course) as lab:
+        lab.open("notebooks/09_cloze.ipynb")
+        lab.run("lab.begin(")
+        lab.run("lab.cloze(")
+        cell, keyboard = lab.cell("lab.cloze("), lab.page.keyboard
+        cell.locator(".rlhf-cloze-field input").first.click()
+
+        def type_and_wait(text: str, said: str) -> None:
+            keyboard.type(text)
+            keyboard.press("Enter")
+            cell.get_by_text(said).first.wait_for()
+
+        type_and_wait("nothing_of_this_name", "With it the code raises NameError")
+        keyboard.press("Control+A")
+        type_and_wait(first, "1 of 3 blanks, 2 of 9 points.")  # and the cursor goes to the next field
+        type_and_wait("?", "It is ")
+        type_and_wait(second, "2 of 3 blanks, 4 of 9 points.")
+        type_and_wait(third, "3 of 3 blanks, 7 of 9 points.")
+        keyboard.press("Enter")  # on "New draw"
+        cell.get_by_text("0 of ").first.wait_for()
+        assert "rm_loss" in lab.run("lab.cloze_scores(")

@@ -17,6 +17,7 @@ import nbformat
 import pytest
 
 from grader_tests.course.intake import NOTHING, handed_in, stage, take_in, time_handed_in
+from rlhf_lab.settings import MODULES
 from tests.small_course import hand_in, make_course
 
 PPO, END = "03_ppo", "04_end_to_end"
@@ -66,7 +67,7 @@ def cell(notebook, grade_id):
 def test_a_plain_submission_has_no_remarks(course, folder):
     submission = taken(course)
     assert submission.remarks == () and submission.missing == {} and has_own_code(submission)
-    assert set(submission.files) == {"__init__.py", "sft.py", "reward_model.py", "ppo.py"}
+    assert set(submission.files) == {"__init__.py", *(f"{name}.py" for name in MODULES)}
     assert list(submission.notebooks) == [PPO]
 
 
@@ -465,7 +466,7 @@ def test_what_looks_like_an_encoding_further_down_stays(course, folder):
 def test_a_folder_that_would_be_imported_in_the_place_of_a_module_is_not_used(course, folder, module):
     write(f"rlhf_exercises/{module}/__init__.py")(folder)
     submission = taken(course)
-    assert set(submission.files) == {"__init__.py", "sft.py", "reward_model.py", "ppo.py"}
+    assert set(submission.files) == {"__init__.py", *(f"{name}.py" for name in MODULES)}
     assert submission.remarks == (
         f"rlhf_exercises/{module}/__init__.py is not used: Python would import it in the place of a module.",
     )

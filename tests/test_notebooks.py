@@ -42,5 +42,5 @@ def test_the_solved_notebook_runs_and_all_its_checks_pass(name):
 def test_the_blank_notebook_runs_to_its_end(name):
     executed = execute(name, "student")
     assert [output.text for output in outputs(executed) if output.get("name") == "stderr"] == []
-    if name != "00_welcome":
+    if name not in ("00_welcome", "09_cloze"):  # which ask for nothing
         assert "not done yet" in texts(executed).lower()

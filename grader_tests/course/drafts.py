@@ -7,8 +7,8 @@ from functools import cached_property
 
 from nbformat import NotebookNode
 
-from authoring.notebooks import instructor_notebook, notebook_names, student_notebook, to_text
-from authoring.stubs import BEGIN, END, stub_files
+from authoring.notebooks import instructor_notebook, student_notebook, to_text
+from authoring.stubs import BEGIN, END, first_stub_line, stub_files
 from rlhf_lab.course import exercises, select
 from rlhf_lab.errors import LabError
 from rlhf_lab.settings import STUB_PACKAGE
@@ -104,10 +104,9 @@ class Draft:
 
     def _box_link(self, box: re.Match) -> str:
         file, name = box.groups()
-        lines = self.package[file].decode().splitlines()
         # the line above the stub's text, where it can be written; JupyterLab counts from 0
-        line = next((n - 1 for n, line in enumerate(lines) if f"write {name} in " in line), 0)
-        return f"../{STUB_PACKAGE}/{file}#line={line}), `{name}`"
+        line = first_stub_line(self.package[file].decode(), name) or 1  # an earlier exercise comes solved
+        return f"../{STUB_PACKAGE}/{file}#line={line - 1}), `{name}`"
 
     def _link(self, link: re.Match) -> str:
         text, target = link.groups()
@@ -130,7 +129,7 @@ def choose(stages: Sequence[str] | None, whole: bool) -> list[Draft]:
         LabError: when there is no such stage.
     """
     if whole:
-        return [Draft(WHOLE, tuple(notebook_names()), frozenset(exercises()), frozenset())]
+        return [Draft(WHOLE, (WELCOME, *stage_names()), frozenset(exercises()), frozenset())]
     names = stage_names()
     called = {other: name for name in names for other in _other_names(name)}
     wanted = names if stages is None else stages

@@ -29,7 +29,7 @@ from rlhf_lab.clinic.answers import read_answers
 from rlhf_lab.doctor.cells import mark_of
 from rlhf_lab.errors import LabError
 from rlhf_lab.runs import replace_folder
-from rlhf_lab.settings import MODULE_BYTES, NOTEBOOK_BYTES, STAGES, STUB_PACKAGE
+from rlhf_lab.settings import MODULE_BYTES, MODULES, NOTEBOOK_BYTES, STUB_PACKAGE
 
 from ..package import Unusable, read_file
 from .cells import restore
@@ -299,7 +299,7 @@ def _package(
         if name not in inside:
             missing[Path(name).stem] = f"{STUB_PACKAGE}/{name} was not handed in."
     for name, path in inside.items():
-        of_the_course = name == "__init__.py" or name.removesuffix(".py") in STAGES
+        of_the_course = name == "__init__.py" or name.removesuffix(".py") in MODULES
         try:
             content, odd = _python_text(reader.read(path, MODULE_BYTES))
         except Unusable as problem:
@@ -357,7 +357,7 @@ def _package_files(own: set[str], paths: list[PurePosixPath]) -> tuple[dict[str,
         name = str(relative.with_name(_module_name(relative.name, own)))
         if name in inside:
             remarks.append(f"{_shown(path)} is not used: {name} is there.")
-        elif len(relative.parts) > 1 and relative.parts[0] in STAGES:
+        elif len(relative.parts) > 1 and relative.parts[0] in MODULES:
             remarks.append(f"{_shown(path)} is not used: Python would import it in the place of a module.")
         elif not all(part.isidentifier() for part in (*relative.parts[:-1], Path(name).stem)):
             remarks.append(f"{_shown(path)} is not used: Python cannot import a module of this name.")

@@ -99,6 +99,15 @@ def entries(function: str, value: Any, *names: str) -> Mapping:
     return value
 
 
+def one_number(what: str, value: Any) -> float:
+    """`value`, which has to be one number: a float, an int, or a tensor of one."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.detach()
+    elif not isinstance(value, (int, float)):
+        raise WrongReturn(f"{what} is {in_words(value)}, expected a number")
+    return float(value)
+
+
 _draw = 0  # see other_numbers
 
 

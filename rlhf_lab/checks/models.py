@@ -23,13 +23,13 @@ RECOMMENDED = {
 }  # how the checkpoint of `recommending_folder` is to be sampled
 
 
-def random_gpt2(seed: int, vocab_size: int, n_positions: int, n_embd: int, eos_id: int):
-    """A GPT-2 of two layers, whose logits are far from uniform. Torch's random generator is as before afterwards."""
+def random_gpt2(seed: int, vocab_size: int, n_positions: int, n_embd: int, eos_id: int, n_layer: int = 2):
+    """A GPT-2 of few layers, whose logits are far from uniform. Torch's random generator is as before afterwards."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     quiet_transformers()
     config = GPT2Config(
-        vocab_size=vocab_size, n_positions=n_positions, n_embd=n_embd, n_layer=2, n_head=2,
+        vocab_size=vocab_size, n_positions=n_positions, n_embd=n_embd, n_layer=n_layer, n_head=2,
         bos_token_id=eos_id, eos_token_id=eos_id,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
@@ -77,6 +77,12 @@ def micro_lm():
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(micro_folder(), dtype=torch.float32)
+
+
+@cache
+def reading_lm():
+    """The micro model to read with or to copy: loading it again is slow. Nothing of the student's may change it."""
+    return micro_lm()
 
 
 def micro_tokenizer(pad: bool = True):

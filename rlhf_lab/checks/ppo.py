@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import GPT2Model
 
 from ..taught_code import TaughtCode
-from .case import Observation, case, entries, numbers, on_mask, parts, raised, tensor
+from .case import Observation, case, entries, numbers, on_mask, one_number, parts, raised, tensor
 from .models import RECOMMENDED, micro_folder, micro_lm, recommending_folder
 
 
@@ -1187,15 +1187,8 @@ def _losses(code: TaughtCode, arguments: dict[str, Tensor]) -> dict[str, Any]:
     info = entries("ppo_losses", info, *INFO)
     return {
         "total": tensor("ppo_losses, for its total,", total, ()),
-        **{name: _number(f"ppo_losses, for {name},", info[name]) for name in INFO},
+        **{name: one_number(f"{name} of ppo_losses", info[name]) for name in INFO},
     }
-
-
-def _number(what: str, value: Any) -> float:
-    """`value` as a float: a number, or a tensor of one."""
-    if isinstance(value, (int, float)):
-        return float(value)
-    return float(tensor(what, value, ()).detach())
 
 
 def _policy_loss(code: TaughtCode, ratio: float, advantage: float) -> float:
@@ -1532,7 +1525,7 @@ def losses_defaults(code: TaughtCode):
     total, info = parts("ppo_losses", code.ppo.ppo_losses(**arguments), "total", "info")
     info = entries("ppo_losses", info, *INFO)
     return {
-        "policy_loss": _number("ppo_losses, for policy_loss,", info["policy_loss"]),
-        "value_loss": _number("ppo_losses, for value_loss,", info["value_loss"]),
+        "policy_loss": one_number("policy_loss of ppo_losses", info["policy_loss"]),
+        "value_loss": one_number("value_loss of ppo_losses", info["value_loss"]),
         "total": tensor("ppo_losses, for its total,", total, ()),
     }

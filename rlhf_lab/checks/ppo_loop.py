@@ -11,7 +11,7 @@ import torch
 
 from ..returned import PPO_INFO
 from ..taught_code import TaughtCode
-from .case import WrongReturn, case, entries, in_words, numbers, on_mask, parts, tensor
+from .case import WrongReturn, case, entries, in_words, numbers, on_mask, one_number, parts, tensor
 from .models import micro_folder, micro_tokenizer, reading_tokenizer, special_tokenizer, token_ids
 from .training import Step, noted
 
@@ -986,14 +986,7 @@ def _step(code: TaughtCode, batch=None, policy=None, lr=0.0, **settings):
     optim, steps = _sgd(policy, lr)
     settings = {"ppo_epochs": 1, "max_grad_norm": 1e9} | settings
     info = entries("ppo_step", code.ppo.ppo_step(policy, optim, batch, **settings), *PPO_INFO)
-    return {name: _number(name, info[name]) for name in PPO_INFO}, steps
-
-
-def _number(name: str, value) -> float:
-    """`value`, which has to be one number."""
-    if not isinstance(value, (int, float)) and not (isinstance(value, torch.Tensor) and value.numel() == 1):
-        raise WrongReturn(f"{name} is {in_words(value)}, expected a number")
-    return float(value)
+    return {name: one_number(name, info[name]) for name in PPO_INFO}, steps
 
 
 @case("ppo_step", "it runs", "3 responses, 1 epoch, a learning rate of 0")
@@ -1310,8 +1303,8 @@ def step_defaults(code: TaughtCode):
     info = entries("ppo_step", code.ppo.ppo_step(policy, optim, _given_rollout(code)), *PPO_INFO)
     return {
         "steps of the optimiser": len(steps),
-        "clipfrac": _number("clipfrac", info["clipfrac"]),
-        "value_loss": _number("value_loss", info["value_loss"]),
+        "clipfrac": one_number("clipfrac", info["clipfrac"]),
+        "value_loss": one_number("value_loss", info["value_loss"]),
         "the norm of the gradient": steps[0].gradient.norm(),
         "the critic's share of it": steps[0].gradients[-1].norm() / steps[0].gradient.norm(),
     }

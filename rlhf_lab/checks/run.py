@@ -150,7 +150,8 @@ def judge(
 
 
 def cases_of(exercise: Exercise) -> list[Case]:
-    from . import ppo, ppo_loop, reward_model, sft  # noqa: F401  each module declares its cases when it is imported
+    # each module declares its cases when it is imported
+    from . import dpo, grpo, ppo, ppo_loop, reward_model, sft, toy, trainer  # noqa: F401
     from .case import CASES
 
     return CASES[exercise.name]

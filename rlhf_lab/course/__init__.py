@@ -9,9 +9,17 @@ from functools import cache
 from pathlib import Path
 
 from ..errors import LabError
-from ..settings import STAGES
+from ..settings import MODULES
 
-NOTEBOOKS = {"sft": "01_sft", "reward_model": "02_reward_model", "ppo": "03_ppo"}
+NOTEBOOKS = {
+    "sft": "01_sft",
+    "reward_model": "02_reward_model",
+    "ppo": "03_ppo",
+    "dpo": "05_dpo",
+    "grpo": "06_grpo",
+    "toy": "07_toy_rlhf",
+    "trainer": "08_trainer",
+}
 HINT_STEPS = ("nudge", "plan", "almost code")
 
 
@@ -51,7 +59,7 @@ class Exercise:
 def exercises() -> dict[str, Exercise]:
     """All exercises by name, in the order of the course."""
     table = {}
-    for module in STAGES:
+    for module in MODULES:
         text = (Path(__file__).parent / f"{module}.toml").read_text(encoding="utf-8")
         for row in tomllib.loads(text)["exercise"]:
             row = {"notebook": NOTEBOOKS[module], "needs": (), **row}

@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..settings import MODULE_BYTES, STAGES
+from ..settings import MODULE_BYTES, MODULES
 from .finding import Finding
 
 
@@ -21,7 +21,7 @@ def examine_package(folder: Path) -> Iterator[Finding]:
         )
         yield Finding("problem", folder.name, f"the folder is missing{hint}")
         return
-    wanted = [folder / "__init__.py", *(folder / f"{stage}.py" for stage in STAGES)]
+    wanted = [folder / "__init__.py", *(folder / f"{module}.py" for module in MODULES)]
     others = [path for path in sorted(folder.rglob("*")) if path not in wanted and _counts(path)]
     for path in [*wanted, *others]:
         problem = _problem(path)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from ..settings import STAGES, STUB_PACKAGE
+from ..settings import MODULES, STUB_PACKAGE
 from ..student_code import builtin_kind
 from ..taught_code import TaughtCode
 
@@ -91,13 +91,13 @@ def import_exercise(
     )
     _import("__init__.py")
     modules = {}
-    for stage in STAGES:
-        if stage == module:
-            modules[stage] = _mixed_module(
-                package / f"{stage}.py", files[f"{stage}.py"], reference[stage], names, name
+    for each in MODULES:
+        if each == module:
+            modules[each] = _mixed_module(
+                package / f"{each}.py", files[f"{each}.py"], reference[each], names, name
             )
         else:
-            modules[stage] = _import(f"{stage}.py")
+            modules[each] = _import(f"{each}.py")
     return TaughtCode(STUB_PACKAGE, **modules)
 
 
@@ -109,7 +109,7 @@ def import_package(folder: Path, files: Mapping[str, bytes]) -> TaughtCode:
     """
     _write_package(folder, files)
     _import("__init__.py")
-    return TaughtCode(STUB_PACKAGE, **{stage: _import(f"{stage}.py") for stage in STAGES})
+    return TaughtCode(STUB_PACKAGE, **{name: _import(f"{name}.py") for name in MODULES})
 
 
 def _write_package(folder: Path, files: Mapping[str, bytes]) -> Path:

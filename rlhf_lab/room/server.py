@@ -59,7 +59,7 @@ def warm_up() -> None:
     torch.set_num_threads(1)  # a pool of threads does not survive a fork
     from ..checks.models import micro_lm, micro_tokenizer
     from . import child  # noqa: F401
-    from .props import end_to_end, ppo, ppo_loop, reward_model, sft, shared  # noqa: F401
+    from .props import dpo, end_to_end, grpo, ppo, ppo_loop, reward_model, sft, shared, toy, trainer  # noqa: F401
 
     micro_lm()(torch.zeros(1, 2, dtype=torch.long))
     micro_tokenizer()

@@ -1,8 +1,7 @@
 # %% [markdown]
 # # 0 Welcome
 #
-# **00 Welcome** · [01 SFT](01_sft.ipynb) · [02 Reward model](02_reward_model.ipynb) · [03 PPO](03_ppo.ipynb) ·
-# [04 End to end](04_end_to_end.ipynb)
+# {navigation}
 #
 # In this course you write RLHF, reinforcement learning from human feedback, from scratch: every loss, every
 # mask, every update. The model is small, so everything runs on a laptop in seconds to minutes. The code that
@@ -50,6 +49,14 @@ lab.overview()
 #    score a text.
 # 3. **PPO** ([03](03_ppo.ipynb), [04](04_end_to_end.ipynb)): the model from stage 1 writes, the model from
 #    stage 2 scores, and what scored well becomes more likely.
+#
+# These four notebooks are the core of the course. Then come other ways to the same end:
+#
+# - **DPO** ([05](05_dpo.ipynb)) learns from the comparisons themselves, without a reward model.
+# - **GRPO** ([06](06_grpo.ipynb)) compares each answer with the others to the same prompt, without a critic.
+# - **Toy RLHF** ([07](07_toy_rlhf.ipynb)) is all of it on a model of letters, small enough to count out.
+# - **The trainer** ([08](08_trainer.ipynb)) puts PPO behind the interface that older tutorials use.
+# - **The drill** ([09](09_cloze.ipynb)) takes pieces out of the code, for you to fill in from memory.
 #
 # In stage 3 the policy and its value head learn. The *reference* is a frozen copy of the policy as it was at
 # the start: the further the policy moves away from it (that is the KL), the more it pays. Without this price,
@@ -104,7 +111,7 @@ lab.token_table(
 # %% [markdown]
 # ## How you will work
 #
-# The exercises are Python files in the folder `rlhf_exercises/`: `sft.py`, `reward_model.py` and `ppo.py`.
+# The exercises are Python files in the folder `rlhf_exercises/`, one for each stage (`ppo.py` for 3 and 4).
 # Each function in them has a docstring that says exactly what it must do, and a body that only says "not done
 # yet". The notebooks explain, call your functions, and check them.
 #
@@ -203,5 +210,4 @@ lab.status()
 #
 # Next: [01 SFT](01_sft.ipynb).
 #
-# **00 Welcome** · [01 SFT](01_sft.ipynb) · [02 Reward model](02_reward_model.ipynb) · [03 PPO](03_ppo.ipynb) ·
-# [04 End to end](04_end_to_end.ipynb)
+# {navigation}

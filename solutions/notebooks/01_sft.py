@@ -1,8 +1,7 @@
 # %% [markdown]
 # # 1 Supervised fine-tuning
 #
-# [00 Welcome](00_welcome.ipynb) · **01 SFT** · [02 Reward model](02_reward_model.ipynb) · [03 PPO](03_ppo.ipynb) ·
-# [04 End to end](04_end_to_end.ipynb)
+# {navigation}
 #
 # A language model continues any text. We want one that *answers*: it reads a prompt, writes one response, and
 # stops. Supervised fine-tuning (SFT) teaches this from demonstrations, that is, from prompts with a good
@@ -579,5 +578,4 @@ lab.status()
 # You have a model that answers and stops. What it answers, it has not been told to care about. Next: people
 # compare two answers, and a model learns to score them, in [02 Reward model](02_reward_model.ipynb).
 #
-# [00 Welcome](00_welcome.ipynb) · **01 SFT** · [02 Reward model](02_reward_model.ipynb) · [03 PPO](03_ppo.ipynb) ·
-# [04 End to end](04_end_to_end.ipynb)
+# {navigation}

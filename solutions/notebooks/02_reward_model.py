@@ -1,8 +1,7 @@
 # %% [markdown]
 # # 2 Reward model
 #
-# [00 Welcome](00_welcome.ipynb) · [01 SFT](01_sft.ipynb) · **02 Reward model** · [03 PPO](03_ppo.ipynb) ·
-# [04 End to end](04_end_to_end.ipynb)
+# {navigation}
 #
 # What is a good answer? Few people can write a formula for it, but almost everybody can say which of *two*
 # answers they like better. A reward model turns many such comparisons into a score for any text. PPO will
@@ -659,5 +658,4 @@ lab.status()
 # You have a model that writes (01) and a model that scores (02). Next: let the score teach the writer, in [03
 # PPO](03_ppo.ipynb).
 #
-# [00 Welcome](00_welcome.ipynb) · [01 SFT](01_sft.ipynb) · **02 Reward model** · [03 PPO](03_ppo.ipynb) ·
-# [04 End to end](04_end_to_end.ipynb)
+# {navigation}

@@ -1,6 +1,5 @@
 # %% [markdown]
-# [00 Welcome](00_welcome.ipynb) · [01 SFT](01_sft.ipynb) · [02 Reward model](02_reward_model.ipynb) ·
-# **03 PPO** · [04 End to end](04_end_to_end.ipynb)
+# {navigation}
 #
 # # 3 PPO, one function at a time
 #
@@ -906,5 +905,4 @@ lab.status()
 # [04 End to end](04_end_to_end.ipynb): fifty steps, the whole pipeline from your own code, and a clinic of
 # runs that went wrong.
 #
-# [00 Welcome](00_welcome.ipynb) · [01 SFT](01_sft.ipynb) · [02 Reward model](02_reward_model.ipynb) ·
-# **03 PPO** · [04 End to end](04_end_to_end.ipynb)
+# {navigation}

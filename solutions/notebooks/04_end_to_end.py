@@ -1,6 +1,5 @@
 # %% [markdown]
-# [00 Welcome](00_welcome.ipynb) · [01 SFT](01_sft.ipynb) · [02 Reward model](02_reward_model.ipynb) ·
-# [03 PPO](03_ppo.ipynb) · **04 End to end**
+# {navigation}
 #
 # # 4 End to end
 #
@@ -505,5 +504,4 @@ lab.status()
 #   texts. Try one that you can exploit, for instance `lambda texts: [float(len(text)) for text in texts]`.
 # - `python -m rlhf_lab run --help` lists every setting, larger models among them.
 #
-# [00 Welcome](00_welcome.ipynb) · [01 SFT](01_sft.ipynb) · [02 Reward model](02_reward_model.ipynb) ·
-# [03 PPO](03_ppo.ipynb) · **04 End to end**
+# {navigation}

@@ -83,6 +83,7 @@ _WHOLE_BODY = "the whole body"
 
 def entries(exercise: str | None = None) -> list[Entry]:
     """The bank, or its part about one exercise, in the order in which it is written."""
-    from . import ppo, ppo_loop, reward_model, sft  # noqa: F401  they fill the bank when they are imported
+    # they fill the bank when they are imported
+    from . import dpo, grpo, ppo, ppo_loop, reward_model, sft, toy, trainer  # noqa: F401
 
     return [entry for entry in BANK if exercise in (None, entry.exercise)]

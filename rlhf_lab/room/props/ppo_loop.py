@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from .shared import counting_sgd, leave_over
+
 
 class SmallPolicy(nn.Module):
     """In place of a language model with a value head: each output depends on all real tokens so far.
@@ -98,12 +100,8 @@ def learner(
         left_over: gradient that every weight has, as if from an earlier step; None: no gradient.
     """
     policy = SmallPolicy(weights).train(training)
-    if left_over is not None:
-        for weight in policy.parameters():
-            weight.grad = torch.full_like(weight, left_over)
-    optim = sgd(policy, lr, momentum)
-    optim.register_step_post_hook(lambda *_: setattr(policy, "steps", policy.steps + 1))
-    return policy, optim
+    leave_over(policy, left_over)
+    return policy, counting_sgd(policy, lr, momentum)
 
 
 def steps_of(policy: SmallPolicy) -> int:

@@ -4,6 +4,7 @@ import importlib
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ...checks.models import micro_tokenizer, special_tokenizer
@@ -11,7 +12,7 @@ from ...settings import STUB_PACKAGE
 
 
 def examined(module: str) -> ModuleType:
-    """A module of the package that is examined: "sft", "reward_model" or "ppo"."""
+    """A module of the package that is examined, such as "sft"."""
     return importlib.import_module(f"{STUB_PACKAGE}.{module}")
 
 
@@ -51,6 +52,19 @@ def as_floats(value: Any) -> Any:
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
     return model.state_dict()
+
+
+def leave_over(model: nn.Module, gradient: float | None) -> None:
+    """Give every weight this gradient, as if from an earlier step; None: no gradient."""
+    for weight in model.parameters():
+        weight.grad = None if gradient is None else torch.full_like(weight, gradient)
+
+
+def counting_sgd(policy: nn.Module, lr: float, momentum: float) -> torch.optim.Optimizer:
+    """SGD on all weights of a policy that counts the optimiser's steps in `steps`."""
+    optim = torch.optim.SGD(policy.parameters(), lr=lr, momentum=momentum)
+    optim.register_step_post_hook(lambda *_: setattr(policy, "steps", policy.steps + 1))
+    return optim
 
 
 def gradients(

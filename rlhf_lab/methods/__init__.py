@@ -1,0 +1,314 @@
+"""PPO, DPO and GRPO beside each other: from one SFT model, judged on the same prompts by the same judge.
+
+All three start from the shipped SFT checkpoint of `tiny`. PPO and GRPO raise the shipped reward model's score, DPO
+reads the preference pairs that this reward model was trained on. The judge, the toy corpus's own ground truth, is
+trained on by none of them. Each training has a process of its own, so that its memory can be told.
+"""
+
+import copy
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader
+
+from .. import thresholds
+from ..backbones import load_causal_lm, load_tokenizer, quiet_transformers
+from ..checkpoints import SFT, ShippedReward
+from ..data import load_data
+from ..data.judge import ToyJudge
+from ..errors import LabError
+from ..machine import memory_mib, peak_memory_mib
+from ..runs import read_json
+from ..sampling import N_JUDGED, distinct_2, sample
+from ..settings import Settings
+from ..taught_code import TaughtCode, load_code
+from ..watch import shuffled
+
+METHODS = ("ppo", "dpo", "grpo")
+RECORDED = Path(__file__).parent / "recorded.json"
+MODELS = {
+    "ppo": "policy with value head, reference, reward model",
+    "dpo": "policy, reference",
+    "grpo": "policy, reference, reward model",
+}
+DPO = {"epochs": 1, "batch": 32, "lr": 3e-4, "beta": 0.3}
+GRPO = {"steps": 50, "prompts": 8, "group": 4, "lr": 1e-4, "epochs": 4, "kl_coef": 0.1}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one training has led to; shares and the judge's probabilities lie between 0 and 1.
+
+    Attributes:
+        judge_before, judge: mean over sampled responses to held-out prompts, of the SFT model and afterwards.
+        kl_to_ref: KL(policy, SFT model) in nats for a response, the mean log-ratio of those samples.
+        distinct_2: share of different word pairs in the samples, as a multiple of the SFT model's.
+        eos_share: of the samples end by themselves.
+        approx_kl: the largest of any step, in nats for a token; None for DPO, which has none.
+        accuracy, margin: on held-out pairs, by DPO's implicit reward; None for the others.
+        seconds: of the training alone.
+        memory: the most that it needed beside Python and its libraries, in MiB: models, gradients, optimiser, texts.
+    """
+
+    method: str
+    seed: int
+    judge_before: float
+    judge: float
+    kl_to_ref: float
+    distinct_2: float
+    eos_share: float
+    approx_kl: float | None
+    accuracy: float | None
+    margin: float | None
+    seconds: float
+    memory: float
+
+    @property
+    def missed(self) -> list[str]:
+        """What the course's specification asks for and this outcome does not reach."""
+        wanted = {
+            "judge": self.judge > thresholds.JUDGE,
+            "KL to the reference": self.kl_to_ref < thresholds.KL_TO_REF,
+            "distinct-2": self.distinct_2 > thresholds.DISTINCT_2,
+        }
+        if self.method == "dpo":
+            wanted = {
+                "accuracy": self.accuracy > thresholds.RM_ACCURACY,
+                "margin": self.margin > 0,
+                "EOS share": self.eos_share > thresholds.EOS_SHARE,
+            }
+        else:
+            wanted["approx_kl"] = self.approx_kl < thresholds.APPROX_KL
+        return [name for name, reached in wanted.items() if not reached]
+
+
+def compare_methods(code: str, methods: Sequence[str], seeds: Sequence[int]) -> list[Outcome]:
+    """Train with each method from each seed, one after the other.
+
+    Args:
+        code: name of the taught package.
+        methods: out of `METHODS`.
+    """
+    return [_in_own_process(code, method, seed) for method in methods for seed in seeds]
+
+
+def _in_own_process(code: str, method: str, seed: int) -> Outcome:
+    """`run_method` in a process that ends with its training, whatever has become of this one by then.
+
+    Raises:
+        LabError: when the process was ended by somebody else.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(sending, code, method, seed), daemon=True)
+    process.start()
+    sending.close()
+    try:
+        answer = receiving.recv()
+    except EOFError:
+        process.join()
+        raise LabError(
+            f"the training with {method} was ended from outside (exit code {process.exitcode})"
+        ) from None
+    process.join()
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def _send(sending: Connection, code: str, method: str, seed: int) -> None:
+    try:
+        answer = run_method(code, method, seed)
+    except Exception as error:  # a stub, or a mistake in the taught code: it belongs to who has asked
+        answer = error
+    sending.send(answer)
+
+
+def run_method(code: str, method: str, seed: int) -> Outcome:
+    """Train in this process and look at the result."""
+    quiet_transformers()
+    taught, tokenizer, data = load_code(code), load_tokenizer(SFT), load_data("toy")
+    load_causal_lm(SFT)  # what transformers imports with the first model is no part of a training
+    before = memory_mib()
+    torch.manual_seed(seed)
+    ref_lm = load_causal_lm(SFT).requires_grad_(False)
+    start = time.perf_counter()
+    lm, approx_kl = {"ppo": _ppo, "dpo": _dpo, "grpo": _grpo}[method](taught, ref_lm, tokenizer, data, seed)
+    seconds = time.perf_counter() - start
+    memory = peak_memory_mib() - before
+
+    sft, after = (measure(model, ref_lm, tokenizer, seed) for model in (ref_lm, lm))
+    accuracy, margin = _on_pairs(taught, lm, ref_lm, tokenizer, data) if method == "dpo" else (None, None)
+    return Outcome(
+        method=method,
+        seed=seed,
+        judge_before=sft["judge"],
+        judge=after["judge"],
+        kl_to_ref=after["kl_to_ref"],
+        distinct_2=after["distinct_2"] / sft["distinct_2"],
+        eos_share=after["eos_share"],
+        approx_kl=approx_kl,
+        accuracy=accuracy,
+        margin=margin,
+        seconds=seconds,
+        memory=memory,
+    )
+
+
+def _ppo(code: TaughtCode, ref_lm, tokenizer, data, seed: int):
+    policy = code.ppo.PolicyWithValueHead(str(SFT))
+    history = code.ppo.train_ppo(
+        policy,
+        copy.deepcopy(policy).eval().requires_grad_(False),
+        ShippedReward(),
+        tokenizer,
+        list(data.prompts_train["prompt"]),
+        torch.optim.AdamW(policy.parameters(), lr=Settings.ppo_lr, fused=True),
+        n_steps=Settings.steps,
+        batch_size=Settings.batch,
+        max_new_tokens=Settings.new_tokens,
+        ppo_epochs=Settings.ppo_epochs,
+        kl_coef=Settings.kl_coef,
+    )
+    return policy.lm, max(info["approx_kl"] for info in history)
+
+
+def _dpo(code: TaughtCode, ref_lm, tokenizer, data, seed: int):
+    lm = copy.deepcopy(ref_lm).requires_grad_(True)
+    pairs = code.dpo.PreferenceDataset(data.pairs_train, tokenizer, Settings.max_len)
+    loader = shuffled(pairs, DPO["batch"], seed)
+    code.dpo.train_dpo(lm, ref_lm, loader, DPO["epochs"], DPO["lr"], beta=DPO["beta"])
+    return lm, None
+
+
+def _grpo(code: TaughtCode, ref_lm, tokenizer, data, seed: int):
+    lm = copy.deepcopy(ref_lm).requires_grad_(True)
+    history = code.grpo.train_grpo(
+        lm,
+        ref_lm,
+        ShippedReward(),
+        tokenizer,
+        list(data.prompts_train["prompt"]),
+        torch.optim.AdamW(lm.parameters(), lr=GRPO["lr"], fused=True),
+        n_steps=GRPO["steps"],
+        n_prompts=GRPO["prompts"],
+        group_size=GRPO["group"],
+        max_new_tokens=Settings.new_tokens,
+        n_epochs=GRPO["epochs"],
+        kl_coef=GRPO["kl_coef"],
+    )
+    return lm, max(info["approx_kl"] for info in history)
+
+
+def measure(lm, ref_lm, tokenizer, seed: int = 0) -> dict[str, float]:
+    """`judge`, `kl_to_ref`, `distinct_2` and `eos_share` of sampled responses to held-out prompts of the toy data.
+
+    The KL is KL(`lm`, `ref_lm`) in nats for a whole response.
+    """
+    pool = load_data("toy").prompts_heldout["prompt"]
+    prompts = [pool[i % len(pool)] for i in range(N_JUDGED)]
+    samples = sample(lm, tokenizer, prompts, Settings.new_tokens, seed)
+    judged = ToyJudge()(samples.texts)
+    return {
+        "judge": sum(judged) / len(judged),
+        "kl_to_ref": _mean_log_ratio(lm, ref_lm, tokenizer, samples),
+        "distinct_2": distinct_2(samples.token_ids),
+        "eos_share": samples.eos_share,
+    }
+
+
+@torch.no_grad()
+def _mean_log_ratio(lm, ref_lm, tokenizer, samples) -> float:
+    """Mean over the responses of log(policy / reference), their EOS included."""
+    total = 0.0
+    for prompt, response, ended in zip(samples.prompts, samples.token_ids, samples.ended, strict=True):
+        response = response + [tokenizer.eos_token_id] * ended
+        if not response:
+            continue
+        prompt_ids = tokenizer(prompt, add_special_tokens=False).input_ids
+        ids = torch.tensor([prompt_ids + response])
+        window = slice(len(prompt_ids) - 1, -1)  # the token before predicts
+        for model, sign in ((lm, 1), (ref_lm, -1)):
+            logprobs = model(input_ids=ids).logits[0, window].log_softmax(-1)
+            total += sign * logprobs.gather(-1, torch.tensor(response).unsqueeze(-1)).sum().item()
+    return total / len(samples.token_ids)
+
+
+@torch.no_grad()
+def _on_pairs(code: TaughtCode, lm, ref_lm, tokenizer, data) -> tuple[float, float]:
+    """Accuracy and margin of DPO's implicit reward on the held-out pairs."""
+    pairs = code.dpo.PreferenceDataset(data.pairs_heldout, tokenizer, Settings.max_len)
+    margins = []
+    for batch in DataLoader(pairs, batch_size=64):
+        chosen = batch["chosen_ids"], batch["chosen_mask"], batch["chosen_labels"]
+        rejected = batch["rejected_ids"], batch["rejected_mask"], batch["rejected_labels"]
+        logprobs = [
+            code.dpo.sequence_logprobs(model, *side) for model in (lm, ref_lm) for side in (chosen, rejected)
+        ]
+        _, chosen_reward, rejected_reward = code.dpo.dpo_loss(*logprobs, DPO["beta"])
+        margins.append(chosen_reward - rejected_reward)
+    margin = torch.cat(margins)
+    return (margin > 0).float().mean().item(), margin.mean().item()
+
+
+# --- what a person reads --------------------------------------------------------------------------
+
+COLUMNS: dict[str, Callable[[Outcome], str]] = {
+    "method": lambda outcome: outcome.method.upper(),
+    "seed": lambda outcome: str(outcome.seed),
+    "judge": lambda outcome: f"{outcome.judge_before:.2f} -> {outcome.judge:.2f}",
+    "KL to ref": lambda outcome: f"{outcome.kl_to_ref:.1f}",
+    "distinct-2": lambda outcome: f"{outcome.distinct_2:.2f} x",
+    "ends": lambda outcome: f"{outcome.eos_share:.0%}",
+    "max approx_kl": lambda outcome: "-" if outcome.approx_kl is None else f"{outcome.approx_kl:.3f}",
+    "accuracy": lambda outcome: "-" if outcome.accuracy is None else f"{outcome.accuracy:.3f}",
+    "margin": lambda outcome: "-" if outcome.margin is None else f"{outcome.margin:.2f}",
+    "seconds": lambda outcome: f"{outcome.seconds:.0f}",
+    "MiB": lambda outcome: f"{outcome.memory:.0f}",
+    "missed": lambda outcome: ", ".join(outcome.missed) or "nothing",
+}
+
+
+def to_rows(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
+    """A row for each outcome, as it is shown."""
+    return [{column: shown(outcome) for column, shown in COLUMNS.items()} for outcome in outcomes]
+
+
+def to_markdown(outcomes: Sequence[Outcome]) -> str:
+    """The same as a Markdown table."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    return "\n".join([*lines, *("| " + " | ".join(row.values()) + " |" for row in to_rows(outcomes))]) + "\n"
+
+
+def recorded_methods() -> list[dict[str, str]]:
+    """A row for each method: what `python -m authoring methods` measured, the means over its seeds."""
+    outcomes = [Outcome(**entry) for entry in read_json(RECORDED)["outcomes"]]
+    rows = []
+    for method in METHODS:
+        own = [outcome for outcome in outcomes if outcome.method == method]
+
+        def mean(name: str) -> float:
+            return sum(getattr(outcome, name) for outcome in own) / len(own)
+
+        rows.append(
+            {
+                "method": f"{method.upper()}, recorded, mean of {len(own)} seeds",
+                "judge": f"{mean('judge_before'):.2f} -> {mean('judge'):.2f}",
+                "KL to the reference": f"{mean('kl_to_ref'):.1f} nats",
+                "distinct-2": f"{mean('distinct_2'):.2f} x",
+                "seconds": f"{mean('seconds'):.0f}",
+                "memory": f"{mean('memory'):.0f} MiB",
+                "models held": MODELS[method],
+            }
+        )
+    return rows
+
+
+def to_json(outcomes: Sequence[Outcome]) -> dict:
+    """What `recorded_methods` reads."""
+    return {"outcomes": [asdict(outcome) for outcome in outcomes]}

@@ -1,0 +1,150 @@
+"""PPO, DPO and GRPO beside each other: what is measured, and what of it counts as reached. They are not trained here."""
+
+import copy
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+
+from rlhf_lab import methods
+from rlhf_lab.backbones import load_causal_lm, load_tokenizer
+from rlhf_lab.checkpoints import SFT
+from rlhf_lab.cli import main
+from rlhf_lab.data import load_data
+from rlhf_lab.sampling import Samples
+from rlhf_lab.taught_code import load_code
+
+REACHED = methods.Outcome("ppo", 0, 0.5, 0.9, 6.0, 0.7, 0.95, 0.02, None, None, 60.0, 400.0)
+DPO = dataclasses.replace(REACHED, method="dpo", approx_kl=None, accuracy=0.9, margin=1.0)
+
+
+@pytest.fixture(scope="module")
+def sft():
+    return load_causal_lm(SFT).requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer(SFT)
+
+
+@pytest.mark.parametrize(
+    "outcome, missed",
+    [
+        (REACHED, []),
+        (dataclasses.replace(REACHED, judge=0.74), ["judge"]),
+        (dataclasses.replace(REACHED, kl_to_ref=16.0), ["KL to the reference"]),
+        (dataclasses.replace(REACHED, distinct_2=0.4, approx_kl=0.06), ["distinct-2", "approx_kl"]),
+        (dataclasses.replace(REACHED, judge=float("nan")), ["judge"]),
+        (DPO, []),
+        (dataclasses.replace(DPO, judge=0.6), []),  # its preference data is not the judge's scale
+        (
+            dataclasses.replace(DPO, accuracy=0.84, margin=-0.1, eos_share=0.5),
+            ["accuracy", "margin", "EOS share"],
+        ),
+    ],
+)
+def test_an_outcome_says_what_it_missed(outcome, missed):
+    assert outcome.missed == missed
+
+
+def test_the_kl_of_a_model_to_itself_is_zero(sft, tokenizer):
+    found = methods.measure(sft, sft, tokenizer)
+    assert found["kl_to_ref"] == 0.0
+    assert 0.4 < found["judge"] < 0.7 and found["eos_share"] > 0.9
+
+
+def test_the_mean_log_ratio_counts_every_response_token_and_its_eos(sft, tokenizer):
+    """A model whose logits of one token are raised by 1: by hand, from the library's own loss."""
+    other = copy.deepcopy(sft)
+    other.transformer.wte.weight[5] *= 3
+    ids = [tokenizer(text, add_special_tokens=False).input_ids for text in (" was excellent.", " dull")]
+    prompts, eos = ["The film", "关于这家餐厅："], tokenizer.eos_token_id
+    samples = Samples(prompts, ["", ""], [True, False], ids)
+    expected = 0.0
+    for prompt, response, ended in zip(prompts, ids, samples.ended):
+        row = tokenizer(prompt, add_special_tokens=False).input_ids
+        response = response + [eos] * ended
+        full = torch.tensor([row + response])
+        labels = torch.tensor([[-100] * len(row) + response])
+        loss = [model(input_ids=full, labels=labels).loss.item() * len(response) for model in (other, sft)]
+        expected += (loss[1] - loss[0]) / 2
+    assert expected != pytest.approx(0, abs=1e-3)
+    assert methods._mean_log_ratio(other, sft, tokenizer, samples) == pytest.approx(expected, abs=1e-4)
+
+
+def test_held_out_pairs_are_judged_by_the_implicit_reward(sft, tokenizer):
+    data, code = load_data("toy"), load_code("solutions")
+    assert methods._on_pairs(code, sft, sft, tokenizer, data) == (0.0, 0.0)  # a tie is not correct
+    data = dataclasses.replace(data, pairs_heldout=data.pairs_heldout.select(range(40)))
+    other = copy.deepcopy(sft)
+    other.transformer.wte.weight[:500] *= 1.1
+    accuracy, margin = methods._on_pairs(code, other, sft, tokenizer, data)
+    swapped = [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in data.pairs_heldout]
+    data = dataclasses.replace(data, pairs_heldout=swapped)
+    other_way = methods._on_pairs(code, other, sft, tokenizer, data)
+    assert other_way == (pytest.approx(1 - accuracy), pytest.approx(-margin, abs=1e-6))
+
+
+def test_the_recorded_rows_are_of_all_three():
+    rows = methods.recorded_methods()
+    assert [row["method"].split(",")[0] for row in rows] == ["PPO", "DPO", "GRPO"]
+    assert all("mean of 3 seeds" in row["method"] for row in rows)
+
+
+def test_every_recorded_outcome_reaches_what_is_asked():
+    outcomes = [methods.Outcome(**entry) for entry in methods.read_json(methods.RECORDED)["outcomes"]]
+    assert [(outcome.method, outcome.seed) for outcome in outcomes] == [
+        (method, seed) for method in methods.METHODS for seed in (0, 1, 2)
+    ]
+    assert [outcome for outcome in outcomes if outcome.missed] == []
+
+
+def test_a_method_that_there_is_not_is_one_sentence(capsys):
+    assert main(["methods", "reinforce"]) == 1
+    assert capsys.readouterr().err == "error: there is no method reinforce: there are ppo, dpo, grpo\n"
+
+
+def test_a_training_that_is_killed_is_one_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(methods, "_send", killed)
+    assert main(["methods", "dpo"]) == 1
+    sentence = "error: the training with dpo was ended from outside (exit code -9)\n"
+    assert capsys.readouterr().err == sentence
+
+
+def killed(*_) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_training_raises_is_raised_here(capsys):
+    assert main(["methods", "dpo", "--code", "rlhf_exercises"]) == 1
+    assert capsys.readouterr().err.startswith("not written yet: exercise 1.1")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+def test_no_process_stays_behind_when_the_command_is_killed():
+    """The training goes on to its end and finds nobody who wants to know."""
+    script = (
+        "import multiprocessing, os, signal, time\n"
+        "from rlhf_lab import methods\n"
+        "import tests.test_methods as here\n"
+        "methods._send = here.slow\n"
+        "methods.compare_methods('solutions', ['dpo'], [0])\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    parent.kill()
+    assert parent.stdout.read() == ""  # closed by the last process that held it
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+def slow(sending, *_) -> None:
+    print(os.getpid(), flush=True)
+    time.sleep(2)
+    sending.send("done")
