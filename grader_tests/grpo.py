@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import torch
@@ -34,6 +34,7 @@ from .hidden import (
     tensor,
     unchanged,
 )
+from .updates import Update, moves, spread
 
 
 def _signs(*shape: int) -> Tensor:
@@ -655,20 +656,13 @@ def _inputs(scene: Scene, seed: int) -> tuple[dict[str, Tensor], dict[str, Tenso
     with torch.no_grad():
         logprobs = reference.response_logprobs(props.SmallLM(weights), ids, mask, n_response)
 
-    def spread(*sizes: float) -> Tensor:
-        """These numbers over the real tokens, in any order; far out on padding."""
-        found = draw_padding.uniform(4, 6, *real.shape)
-        here = draw.shuffled([sizes[i % len(sizes)] for i in range(int(real.sum()))])
-        found[real] = torch.tensor(here)
-        return found
+    over_real = partial(spread, draw, draw_padding, real, far=(4, 6))  # spread over the real tokens
 
-    # none is near a limit of a clip
-    moves = [scene.off_policy * share for share in (0.06, -1.0, 0.19, -0.38, 1.0, -0.19, 0.38, -0.06)]
     fields = {
         "full_ids": ids,
         "full_mask": mask,
-        "old_logprobs": logprobs - spread(*moves),
-        "ref_logprobs": logprobs - spread(0.7, -0.3, 0.5, 0.1, -0.9, 1.1) + scene.off_reference * real,
+        "old_logprobs": logprobs - over_real(*moves(scene.off_policy)),
+        "ref_logprobs": logprobs - over_real(0.7, -0.3, 0.5, 0.1, -0.9, 1.1) + scene.off_reference * real,
         "rewards": torch.tensor(scene.rewards).flatten(),
         "response_mask": mask[:, -n_response:].clone(),
     }
@@ -709,15 +703,8 @@ def _right(
     return info, {name: weight - weights[name] for name, weight in policy.state_dict().items()}
 
 
-class Step:
-    """What came back of a call of `grpo_step`.
-
-    Attributes:
-        info: its six numbers.
-        moved: how far each weight has moved.
-        steps: how many steps the optimiser has made.
-        rollout: the rollout after the call.
-    """
+class Step(Update):
+    """What came back of a call of `grpo_step`."""
 
     def __init__(
         self,
@@ -741,49 +728,15 @@ class Step:
         """
         weights, fields = _inputs(scene, draw.seed)
         settings = PLAIN | settings
-        made = candidate.call(props.learner, weights, training, left_over, lr, momentum).value
-        policy, optim = parts(made, 2)
-        texts = [""] * len(fields["rewards"])
-        batch = candidate.call(
-            "grpo.GroupRollout", group_size=len(scene.rewards[0]), **fields, texts=texts
-        ).value
+        learner = candidate.call(props.learner, weights, training, left_over, lr, momentum).value
+        group_size, texts = len(scene.rewards[0]), [""] * len(fields["rewards"])
+        batch = candidate.call("grpo.GroupRollout", group_size=group_size, **fields, texts=texts).value
         given = {name: value for name, value in settings.items() if name not in left_out}
-        answer = candidate.call("grpo.grpo_step", policy, optim, batch, after=(2,), seed=seed, **given)
-        info = entries(answer.value, *STEP_INFO)
-        self.rollout = answer.after[2]
-        self.info = {name: number(info[name]) for name in STEP_INFO}
-        self.steps = number(candidate.call(loop_props.steps_of, policy).value)
-        after = candidate.call(shared.weights, policy).value
-        self.moved = {name: after[name] - before for name, before in weights.items()}
-        self._right = lambda population: _right(
-            scene, draw.seed, population, lr, momentum, tuple(settings.items())
-        )
 
-    @property
-    def way(self) -> Tensor:
-        """How far all weights have moved, in one row."""
-        return torch.cat([moved.flatten() for moved in self.moved.values()])
+        def right(population: bool):
+            return _right(scene, draw.seed, population, lr, momentum, tuple(settings.items()))
 
-    def says(self, *names: str) -> bool:
-        """Whether these entries of `info` are right; a grader accepts both standard deviations."""
-        return any(_same_info(self.info, self._right(population)[0], names) for population in (False, True))
-
-    def moves(self) -> bool:
-        """Whether every weight has moved as it should."""
-        return any(_same_moves(self.moved, self._right(population)[1]) for population in (False, True))
-
-    def does_as(self, other: "Step") -> bool:
-        """Whether both have moved the weights, in the same way, and say the same."""
-        moved = bool(self.way.norm() > 1e-4)
-        return moved and _same_moves(self.moved, other.moved) and _same_info(self.info, other.info, STEP_INFO)
-
-
-def _same_info(one: dict[str, float], other: dict[str, float], names: Sequence[str]) -> bool:
-    return all(close(one[name], other[name], tolerance=1e-3) for name in names)
-
-
-def _same_moves(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return all((one[name] - moved).norm() <= 2e-3 * moved.norm() + 1e-5 for name, moved in other.items())
+        super().__init__(candidate, "grpo.grpo_step", learner, batch, given, seed, weights, STEP_INFO, right)
 
 
 UPDATE = "each epoch is a step down the loss"

@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import torch
@@ -33,16 +33,15 @@ from .hidden import (
     check,
     close,
     defaults_of,
-    entries,
     hidden,
     left_mask,
-    number,
     parts,
     right_mask,
     tensor,
     unchanged,
 )
 from .models import micro_policy
+from .updates import Update, moves, spread
 
 # --- 3.5 response_mask ----------------------------------------------------------------------------
 
@@ -986,17 +985,10 @@ def _inputs(scene: Scene, seed: int) -> tuple[dict[str, Tensor], dict[str, Tenso
     with torch.no_grad():
         logprobs, values = _alone(props.SmallPolicy(weights), ids, mask, n_response)
 
-    def spread(*sizes: float) -> Tensor:
-        """These numbers over the real tokens, in any order; far out on padding."""
-        found = draw_padding.uniform(20, 30, *real.shape)
-        here = draw.shuffled([sizes[i % len(sizes)] for i in range(int(real.sum()))])
-        found[real] = torch.tensor(here)
-        return found
+    over_real = partial(spread, draw, draw_padding, real)  # spread over the real tokens
 
-    # log-ratios and moves of the critic: none is near a limit of a clip
-    moves = [scene.off_policy * share for share in (0.06, -1.0, 0.19, -0.38, 1.0, -0.19, 0.38, -0.06)]
-    old_logprobs = logprobs - spread(*moves)
-    old_values = values - spread(*moves)
+    old_logprobs = logprobs - over_real(*moves(scene.off_policy))
+    old_values = values - over_real(*moves(scene.off_policy))
     signs = torch.tensor(draw.shuffled([(-1.0) ** i for i in range(len(mask))]))
     scores = signs * draw.uniform(*scene.scores, len(mask))
     if scene.outlier:
@@ -1005,7 +997,7 @@ def _inputs(scene: Scene, seed: int) -> tuple[dict[str, Tensor], dict[str, Tenso
         "full_ids": ids,
         "full_mask": mask,
         "old_logprobs": old_logprobs,
-        "ref_logprobs": old_logprobs - spread(1.0, -0.3, 0.6, 0.1, 2.0, -0.8, 15.0),
+        "ref_logprobs": old_logprobs - over_real(1.0, -0.3, 0.6, 0.1, 2.0, -0.8, 15.0),
         "old_values": old_values,
         "rm_score": scores,
         "response_mask": mask[:, -n_response:].clone(),
@@ -1046,15 +1038,8 @@ def _right(
     return info, {name: weight - weights[name] for name, weight in policy.state_dict().items()}
 
 
-class Step:
-    """What came back of a call of `ppo_step`.
-
-    Attributes:
-        info: its six numbers.
-        moved: how far each weight has moved.
-        steps: how many steps the optimiser has made.
-        rollout: the rollout after the call.
-    """
+class Step(Update):
+    """What came back of a call of `ppo_step`."""
 
     def __init__(
         self,
@@ -1078,49 +1063,19 @@ class Step:
         """
         weights, fields = _inputs(scene, draw.seed)
         settings = PLAIN | settings
-        made = candidate.call(props.learner, weights, training, left_over, lr, momentum).value
-        policy, optim = parts(made, 2)
+        learner = candidate.call(props.learner, weights, training, left_over, lr, momentum).value
         batch = candidate.call("ppo.Rollout", **fields, texts=[""] * len(fields["rm_score"])).value
         given = {name: value for name, value in settings.items() if name not in left_out}
-        answer = candidate.call("ppo.ppo_step", policy, optim, batch, after=(2,), seed=seed, **given)
-        info = entries(answer.value, *PPO_INFO)
-        self.rollout = answer.after[2]
-        self.info = {name: number(info[name]) for name in PPO_INFO}
-        self.steps = number(candidate.call(props.steps_of, policy).value)
-        after = candidate.call(shared.weights, policy).value
-        self.moved = {name: after[name] - before for name, before in weights.items()}
-        self._right = lambda sample: _right(scene, draw.seed, sample, lr, momentum, tuple(settings.items()))
 
-    @property
-    def way(self) -> Tensor:
-        """How far all weights have moved, in one row."""
-        return torch.cat([moved.flatten() for moved in self.moved.values()])
+        def right(sample: bool):
+            return _right(scene, draw.seed, sample, lr, momentum, tuple(settings.items()))
+
+        super().__init__(candidate, "ppo.ppo_step", learner, batch, given, seed, weights, PPO_INFO, right)
 
     @property
     def loss(self) -> float:
         """The whole loss, where vf_coef is 0.5."""
         return self.info["policy_loss"] + 0.5 * self.info["value_loss"]
-
-    def says(self, *names: str) -> bool:
-        """Whether these entries of `info` are right; a grader accepts both variances."""
-        return any(_same_info(self.info, self._right(sample)[0], names) for sample in (False, True))
-
-    def moves(self) -> bool:
-        """Whether every weight has moved as it should."""
-        return any(_same_moves(self.moved, self._right(sample)[1]) for sample in (False, True))
-
-    def does_as(self, other: "Step") -> bool:
-        """Whether both have moved the weights, in the same way, and say the same."""
-        moved = bool(self.way.norm() > 1e-4)
-        return moved and _same_moves(self.moved, other.moved) and _same_info(self.info, other.info, PPO_INFO)
-
-
-def _same_info(one: dict[str, float], other: dict[str, float], names: Sequence[str]) -> bool:
-    return all(close(one[name], other[name], tolerance=1e-3) for name in names)
-
-
-def _same_moves(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return all((one[name] - moved).norm() <= 2e-3 * moved.norm() + 1e-5 for name, moved in other.items())
 
 
 UPDATE = "each epoch is a step down the loss"

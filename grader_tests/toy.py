@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,6 @@ from .hidden import (
     Draw,
     agree,
     check,
-    close,
     defaults_of,
     entries,
     hidden,
@@ -29,6 +28,7 @@ from .hidden import (
     tensor,
     unchanged,
 )
+from .updates import in_one_row, moves, same_info, same_moves, spread
 
 PAD, BOS, EOS, UNK = range(4)
 A = 4  # id of the first letter
@@ -848,15 +848,9 @@ def _inputs(scene: Scene, seed: int) -> tuple[Weights, props.Layers, dict]:
     with torch.no_grad():
         logprobs = _expected_log_probs(_own(POLICY_SIZES, weights), ids)[:, N_PROMPT - 1 :].float()
 
-    def spread(*sizes: float) -> Tensor:
-        """These numbers over the real tokens, in any order; far out on padding."""
-        found = draw_padding.uniform(20, 30, *mask.shape)
-        n = int(mask.sum())
-        found[mask.bool()] = torch.tensor(draw.shuffled([sizes[i % len(sizes)] for i in range(n)]))
-        return found
+    over_real = partial(spread, draw, draw_padding, mask.bool())  # spread over the real tokens
 
-    moves = [scene.off_policy * share for share in (0.06, -1.0, 0.19, -0.38, 1.0, -0.19, 0.38, -0.06)]
-    old_logprobs = logprobs - spread(*moves) - scene.shift
+    old_logprobs = logprobs - over_real(*moves(scene.off_policy)) - scene.shift
     signs = torch.tensor(draw.shuffled([(-1.0) ** i for i in range(len(mask))]))
     scores = signs * draw.uniform(*scene.scores, len(mask))
     if scene.outlier:
@@ -866,7 +860,7 @@ def _inputs(scene: Scene, seed: int) -> tuple[Weights, props.Layers, dict]:
         "n_prompt": N_PROMPT,
         "mask": mask,
         "old_logprobs": old_logprobs,
-        "ref_logprobs": old_logprobs - spread(1.0, -0.3, 0.6, 0.1, 2.0, -0.8, 15.0),
+        "ref_logprobs": old_logprobs - over_real(1.0, -0.3, 0.6, 0.1, 2.0, -0.8, 15.0),
         "scores": scores,
     }
     return weights, layers, fields
@@ -895,7 +889,7 @@ def _right(
     rates: tuple[float, float],
     momentum: float,
     settings: tuple[tuple[str, float], ...],
-) -> tuple[dict[str, float], Weights, list[Tensor]]:
+) -> tuple[dict[str, float], Weights, Weights]:
     """What `toy_ppo_step` should return, and how it should move policy and critic.
 
     Args:
@@ -934,12 +928,12 @@ def _right(
     kl = ((fields["old_logprobs"] - fields["ref_logprobs"]) * mask).sum() / len(mask)
     info |= {"mean_score": fields["scores"].mean(), "kl_to_ref": kl}
     moved = {name: weight - weights[name] for name, weight in policy.state_dict().items()}
-    before = [layer[name] for layer in layers for name in ("weight", "bias")]
-    return (
-        {name: float(value.detach()) for name, value in info.items()},
-        moved,
-        [(after - old).detach() for after, old in zip(critic_weights, before)],
-    )
+    critic_moved = {
+        f"{name} {at}": (after[name] - before[name]).detach()
+        for at, (after, before) in enumerate(zip(own, layers, strict=True))
+        for name in ("weight", "bias")
+    }
+    return {name: float(value.detach()) for name, value in info.items()}, moved, critic_moved
 
 
 class Step:
@@ -983,11 +977,11 @@ class Step:
         self.episodes = answer.after[4]
         after, critic_after, self.steps = parts(candidate.call(props.outcome, learner).value, 3)
         self.moved = {name: after[name] - before for name, before in weights.items()}
-        self.critic_moved = [
-            now[name] - before[name]
-            for now, before in zip(critic_after, layers, strict=True)
+        self.critic_moved = {
+            f"{name} {at}": now[name] - before[name]
+            for at, (now, before) in enumerate(zip(critic_after, layers, strict=True))
             for name in ("weight", "bias")
-        ]
+        }
         self._right = lambda sample: _right(
             scene, draw.seed, sample, rates, momentum, tuple(settings.items())
         )
@@ -995,42 +989,28 @@ class Step:
     @property
     def way(self) -> Tensor:
         """How far all weights of the policy have moved, in one row."""
-        return torch.cat([moved.flatten() for moved in self.moved.values()])
+        return in_one_row(self.moved.values())
 
     @property
     def critic_way(self) -> Tensor:
-        return torch.cat([moved.flatten() for moved in self.critic_moved])
+        return in_one_row(self.critic_moved.values())
 
     def says(self, *names: str) -> bool:
         """Whether these entries of `info` are right; a grader accepts both deviations."""
-        return any(_same_info(self.info, self._right(sample)[0], names) for sample in (False, True))
+        return any(same_info(self.info, self._right(sample)[0], names) for sample in (False, True))
 
     def moves_policy(self) -> bool:
         """Whether every weight of the policy has moved as it should."""
-        expected = (self._right(sample)[1] for sample in (False, True))
-        return any(_same(list(self.moved.values()), [way[name] for name in self.moved]) for way in expected)
+        return any(same_moves(self.moved, self._right(sample)[1]) for sample in (False, True))
 
     def moves_critic(self) -> bool:
-        return _same(self.critic_moved, self._right(False)[2])
+        return same_moves(self.critic_moved, self._right(False)[2])
 
     def does_as(self, other: "Step") -> bool:
         """Whether both have moved the weights, in the same way, and say the same."""
         moved = bool(self.way.norm() > 1e-4) and bool(self.critic_way.norm() > 1e-4)
-        same = _same(list(self.moved.values()), list(other.moved.values()))
-        return (
-            moved
-            and same
-            and _same(self.critic_moved, other.critic_moved)
-            and _same_info(self.info, other.info)
-        )
-
-
-def _same_info(one: dict[str, float], other: dict[str, float], names: Sequence[str] = INFO) -> bool:
-    return all(close(one[name], other[name], tolerance=1e-3) for name in names)
-
-
-def _same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return all((a - b).norm() <= 2e-3 * b.norm() + 1e-5 for a, b in zip(one, other, strict=True))
+        same = same_moves(self.moved, other.moved) and same_moves(self.critic_moved, other.critic_moved)
+        return moved and same and same_info(self.info, other.info, INFO)
 
 
 @hidden(

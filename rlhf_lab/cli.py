@@ -104,16 +104,12 @@ def _parser() -> argparse.ArgumentParser:
         "methods", help="PPO, DPO and GRPO from the same model, judged on the same prompts"
     )
     methods.add_argument("methods", nargs="*", metavar="METHOD", help="ppo, dpo, grpo (default: all)")
-    methods.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the trainings (default 0)")
-    methods.add_argument("--code", default=Settings.code, help="the taught package (default solutions)")
+    _add_code_and_seeds(methods)
     methods.set_defaults(command=_methods)
 
     toy = commands.add_parser("toy", help="stage 7 alone: PPO beside DPO on a model that writes letters")
+    _add_code_and_seeds(toy)
     toy.set_defaults(command=_toy)
-    toy.add_argument(
-        "--code", default=Settings.code, help=f"the taught package to run (default {Settings.code})"
-    )
-    toy.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each (default 0)")
 
     data = commands.add_parser(
         "data", help="what is in a data set, and what length or single words give away"
@@ -156,6 +152,13 @@ def _add_run_options(parser: argparse.ArgumentParser, skip: set[str]) -> None:
             flag = "--" + field.name.replace("_", "-")
             help_text = f"{field.metadata['help']} (default {field.default})"
             parser.add_argument(flag, type=type(field.default), default=None, help=help_text)
+
+
+def _add_code_and_seeds(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--code", default=Settings.code, help=f"the taught package to run (default {Settings.code})"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each (default 0)")
 
 
 def _settings(arguments: argparse.Namespace, seed: int | None) -> Settings:

@@ -108,7 +108,7 @@ class Progress:
 
     def _fingerprint(self, exercise: Exercise) -> str:
         """Hash of the modules up to the exercise's own, of the student's other files, and of the check itself."""
-        later = {f"{stage}.py" for stage in MODULES[MODULES.index(exercise.module) + 1 :]}
+        later = {f"{module}.py" for module in MODULES[MODULES.index(exercise.module) + 1 :]}
         digest = hashlib.sha256(known_text(exercise.name).encode())
         for path in sorted(self.folder.rglob("*.py")):
             name = path.relative_to(self.folder).as_posix()

@@ -95,18 +95,37 @@ def look_at(rollout, judge: TextScorer, tokenizer) -> dict[str, float]:
     }
 
 
-def judged_samples(lab: Lab, lm) -> dict:
-    """Fresh responses to held-out prompts and what the judge says; the same prompts and seed at every call."""
-    pool = lab.data.prompts_heldout["prompt"]
+@torch.no_grad()
+def token_logprobs(lm, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> torch.Tensor:
+    """Log-probability of each response token, `[response]`, from a pass of its own, without padding."""
+    ids = torch.tensor([[*prompt_ids, *response_ids]], device=lm.device)
+    logits = lm(input_ids=ids).logits[0, len(prompt_ids) - 1 : -1]  # the token before predicts
+    return logits.float().log_softmax(-1).gather(-1, ids[0, len(prompt_ids) :, None]).squeeze(-1)
+
+
+def sample_heldout(lm, tokenizer, pool: Sequence[str], max_new_tokens: int, seed: int) -> Samples:
+    """Fresh responses to held-out prompts, as many as a judge has to read; the same prompts at every call."""
     prompts = [pool[i % len(pool)] for i in range(N_JUDGED)]
-    samples = sample(lm, lab.tokenizer, prompts, lab.settings.new_tokens, seed=lab.settings.seed)
-    judged = lab.judge(samples.texts)
-    n_different = min(len(pool), N_JUDGED)
-    shown = [i * n_different // N_SHOWN for i in range(N_SHOWN)]  # spread out: neighbours share a topic
+    return sample(lm, tokenizer, prompts, max_new_tokens, seed)
+
+
+def figures_of(samples: Samples, judged: Sequence[float]) -> dict[str, float]:
+    """What is kept of judged samples."""
     return {
         "judge": sum(judged) / len(judged),
         "distinct_2": distinct_2(samples.token_ids),
         "eos_share": samples.eos_share,
+    }
+
+
+def judged_samples(lab: Lab, lm) -> dict:
+    """Fresh responses to held-out prompts and what the judge says; the same prompts and seed at every call."""
+    pool = lab.data.prompts_heldout["prompt"]
+    samples = sample_heldout(lm, lab.tokenizer, pool, lab.settings.new_tokens, lab.settings.seed)
+    prompts, judged = samples.prompts, lab.judge(samples.texts)
+    n_different = min(len(pool), N_JUDGED)
+    shown = [i * n_different // N_SHOWN for i in range(N_SHOWN)]  # spread out: neighbours share a topic
+    return figures_of(samples, judged) | {
         "shown": [
             {"prompt": prompts[i], "response": samples.responses[i], "judge": judged[i]} for i in shown
         ],

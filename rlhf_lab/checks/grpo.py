@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..taught_code import TaughtCode
 from .case import case, entries, numbers, one_number, parts, raised, tensor
-from .training import Step, noted
+from .models import SmallCausalLM
+from .training import Step, leave_over, noted, what_adds_up
 
 ADVANTAGES = "group_advantages"
 LOSS = "grpo_loss"
@@ -632,34 +633,14 @@ STEP_TENSORS = ("full_ids", "full_mask", "old_logprobs", "ref_logprobs", "reward
 N_TOKENS = 11
 
 
-class SmallLM(torch.nn.Module):
-    """In place of a language model of transformers, and called as one: each output depends on all real tokens so far and on
-    the position; there is dropout."""
+class SmallLM(SmallCausalLM):
+    """The same weights each time."""
 
     def __init__(self):
-        super().__init__()
-        self.tokens, self.positions = torch.nn.Embedding(N_TOKENS, 3), torch.nn.Embedding(8, 3)
-        self.lm_head = torch.nn.Linear(3, N_TOKENS)
-        self.dropout = torch.nn.Dropout(0.1)
+        super().__init__(N_TOKENS, width=3, n_positions=8, scale=2.0)
         with torch.no_grad():
             for seed, weight in enumerate(self.parameters(), 20):
                 weight.copy_(numbers(seed, *weight.shape))
-
-    @property
-    def device(self) -> torch.device:
-        return self.lm_head.weight.device
-
-    def forward(
-        self, input_ids, past_key_values=None, attention_mask=None, position_ids=None, logits_to_keep=0, **_
-    ):
-        from transformers.modeling_outputs import CausalLMOutput
-
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        if position_ids is None:
-            position_ids = torch.arange(input_ids.shape[1]).expand_as(input_ids)
-        read = (self.tokens(input_ids) + self.positions(position_ids)) * mask.unsqueeze(-1)
-        hidden = self.dropout(read.cumsum(dim=1) / mask.cumsum(dim=1).clamp(min=1).unsqueeze(-1))
-        return CausalLMOutput(logits=2 * self.lm_head(hidden)[:, -logits_to_keep:])
 
 
 @torch.no_grad()
@@ -849,16 +830,10 @@ def step_kl_coef(code: TaughtCode):
 )
 def step_zero_grad(code: TaughtCode):
     policy = SmallLM().eval()
-    for weight in policy.parameters():
-        weight.grad = torch.full_like(weight, 7.0)
+    leave_over(policy, 7.0)
     batch = _given_rollout(code, off_policy=0.0)
     (_, clean), (_, steps) = _step(code, batch), _step(code, batch, policy, n_epochs=2)
-    own, before = clean[0].gradient, (7.0, steps[0].gradient)
-    adds_up = [torch.allclose(steps[i].gradient, before[i] + own, rtol=1e-3, atol=1e-5) for i in (0, 1)]
-    return {
-        "the gradient of epoch 0 holds what was left over": adds_up[0],
-        "the gradient of epoch 1 holds that of epoch 0": adds_up[1],
-    }
+    return what_adds_up(clean[0], steps, 7.0)
 
 
 @case(

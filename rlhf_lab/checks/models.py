@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from ..backbones import TINY, load_tokenizer, quiet_transformers
 
@@ -119,3 +120,36 @@ def reading_tokenizer():
 def token_ids(text: str) -> list[int]:
     """Ids of a text without special tokens: to be looked at, not changed."""
     return reading_tokenizer()(text, add_special_tokens=False).input_ids
+
+
+class SmallCausalLM(nn.Module):
+    """In place of a language model of transformers, and called as one: the attention mask is its third argument.
+
+    Each output depends on all real tokens so far, and on the positions that it is given. There is dropout.
+
+    Args:
+        scale: of the logits.
+    """
+
+    def __init__(self, n_tokens: int, width: int, n_positions: int, scale: float = 1.0):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(n_tokens, width), nn.Embedding(n_positions, width)
+        self.lm_head = nn.Linear(width, n_tokens)
+        self.dropout = nn.Dropout(0.1)
+        self.scale = scale
+
+    @property
+    def device(self) -> torch.device:
+        return self.lm_head.weight.device
+
+    def forward(
+        self, input_ids, past_key_values=None, attention_mask=None, position_ids=None, logits_to_keep=0, **_
+    ):
+        from transformers.modeling_outputs import CausalLMOutput
+
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.long()
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1]).expand_as(input_ids)
+        read = (self.tokens(input_ids) + self.positions(position_ids)) * mask.unsqueeze(-1)
+        hidden = self.dropout(read.cumsum(dim=1) / mask.cumsum(dim=1).clamp(min=1).unsqueeze(-1))
+        return CausalLMOutput(logits=self.scale * self.lm_head(hidden)[:, -logits_to_keep:])

@@ -13,7 +13,7 @@ from ..returned import PPO_INFO
 from ..taught_code import TaughtCode
 from .case import WrongReturn, case, entries, in_words, numbers, on_mask, one_number, parts, tensor
 from .models import micro_folder, micro_tokenizer, reading_tokenizer, special_tokenizer, token_ids
-from .training import Step, noted
+from .training import Step, leave_over, noted, what_adds_up
 
 # --- 3.5 response_mask ----------------------------------------------------------------------------
 
@@ -1193,16 +1193,10 @@ def step_outlier(code: TaughtCode):
 )
 def step_zero_grad(code: TaughtCode):
     policy = SmallPolicy().eval()
-    for weight in policy.parameters():
-        weight.grad = torch.full_like(weight, 7.0)
+    leave_over(policy, 7.0)
     batch = _given_rollout(code, off_policy=0.0)
     (_, clean), (_, steps) = _step(code, batch), _step(code, batch, policy, ppo_epochs=2)
-    own, before = clean[0].gradient, (7.0, steps[0].gradient)
-    adds_up = [torch.allclose(steps[i].gradient, before[i] + own, rtol=1e-3, atol=1e-5) for i in (0, 1)]
-    return {
-        "the gradient of epoch 0 holds what was left over": adds_up[0],
-        "the gradient of epoch 1 holds that of epoch 0": adds_up[1],
-    }
+    return what_adds_up(clean[0], steps, 7.0)
 
 
 @case(

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..taught_code import TaughtCode
 from .case import WrongReturn, case, entries, in_words, numbers, one_number, parts, tensor
-from .training import noted
+from .training import leave_over, noted
 
 PAD, BOS, EOS = 0, 1, 2
 VOCAB, EMBED, HIDDEN = 9, 4, 5  # four special tokens, and the letters a to e
@@ -1141,8 +1141,7 @@ def step_value_gradient(code: TaughtCode):
 def step_zero_grad(code: TaughtCode):
     clean, scene = _Scene(code), _Scene(code)
     for model in (scene.policy, scene.critic):
-        for weight in model.parameters():
-            weight.grad = torch.full_like(weight, 7.0)
+        leave_over(model, 7.0)
     clean.step(_episodes(code))
     scene.step(_episodes(code), n_epochs=2)
     return {

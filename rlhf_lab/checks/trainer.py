@@ -10,7 +10,7 @@ from ..taught_code import TaughtCode
 from .case import WrongReturn, case, entries, in_words, numbers, one_number, raised, tensor
 from .models import micro_tokenizer, reading_lm
 from .ppo_loop import SmallPolicy
-from .training import Step, noted
+from .training import Step, leave_over, noted
 
 # --- 8.1 kl_k1, kl_k2, kl_k3 ----------------------------------------------------------------------
 
@@ -553,8 +553,7 @@ class Trial:
         if self.price is not None:
             self.trainer.kl_ctl = self.price
         self.writer = self.trainer._writer = NotedWriter()
-        for weight in self.policy.parameters():
-            weight.grad = None if left_over is None else torch.full_like(weight, left_over)
+        leave_over(self.policy, left_over)
         self.batch = (
             [torch.tensor(query) for query in queries],
             [torch.tensor(response) for response in responses],

@@ -1,6 +1,6 @@
 """What a training loop does to its optimiser and to its model, seen from outside."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -205,3 +205,25 @@ def counted(number: float) -> float | str:
         return float(number)
     graph = " with its graph" if isinstance(number, Tensor) and number.requires_grad else ""
     return f"a {type(number).__name__}{graph}"
+
+
+def leave_over(model: nn.Module, gradient: float | None) -> None:
+    """Give every weight this gradient, as if from an earlier step; None: no gradient."""
+    for weight in model.parameters():
+        weight.grad = None if gradient is None else torch.full_like(weight, gradient)
+
+
+def what_adds_up(own: Step, steps: Sequence[Step], left_over: float) -> dict[str, bool]:
+    """Whether the gradients of two epochs hold what was there before them.
+
+    Args:
+        own: the step of an epoch that nothing was left over from.
+    """
+    before = left_over, steps[0].gradient
+    adds_up = [
+        torch.allclose(steps[i].gradient, before[i] + own.gradient, rtol=1e-3, atol=1e-5) for i in (0, 1)
+    ]
+    return {
+        "the gradient of epoch 0 holds what was left over": adds_up[0],
+        "the gradient of epoch 1 holds that of epoch 0": adds_up[1],
+    }

@@ -24,7 +24,7 @@ from ..data.judge import ToyJudge
 from ..errors import LabError
 from ..machine import memory_mib, peak_memory_mib
 from ..runs import read_json
-from ..sampling import N_JUDGED, distinct_2, sample
+from ..sampling import figures_of, sample_heldout, token_logprobs
 from ..settings import Settings
 from ..taught_code import TaughtCode, load_code
 from ..watch import shuffled
@@ -211,31 +211,19 @@ def measure(lm, ref_lm, tokenizer, seed: int = 0) -> dict[str, float]:
     The KL is KL(`lm`, `ref_lm`) in nats for a whole response.
     """
     pool = load_data("toy").prompts_heldout["prompt"]
-    prompts = [pool[i % len(pool)] for i in range(N_JUDGED)]
-    samples = sample(lm, tokenizer, prompts, Settings.new_tokens, seed)
-    judged = ToyJudge()(samples.texts)
-    return {
-        "judge": sum(judged) / len(judged),
-        "kl_to_ref": _mean_log_ratio(lm, ref_lm, tokenizer, samples),
-        "distinct_2": distinct_2(samples.token_ids),
-        "eos_share": samples.eos_share,
-    }
+    samples = sample_heldout(lm, tokenizer, pool, Settings.new_tokens, seed)
+    figures = figures_of(samples, ToyJudge()(samples.texts))
+    return figures | {"kl_to_ref": _mean_log_ratio(lm, ref_lm, tokenizer, samples)}
 
 
-@torch.no_grad()
 def _mean_log_ratio(lm, ref_lm, tokenizer, samples) -> float:
     """Mean over the responses of log(policy / reference), their EOS included."""
     total = 0.0
     for prompt, response, ended in zip(samples.prompts, samples.token_ids, samples.ended, strict=True):
-        response = response + [tokenizer.eos_token_id] * ended
-        if not response:
-            continue
         prompt_ids = tokenizer(prompt, add_special_tokens=False).input_ids
-        ids = torch.tensor([prompt_ids + response])
-        window = slice(len(prompt_ids) - 1, -1)  # the token before predicts
-        for model, sign in ((lm, 1), (ref_lm, -1)):
-            logprobs = model(input_ids=ids).logits[0, window].log_softmax(-1)
-            total += sign * logprobs.gather(-1, torch.tensor(response).unsqueeze(-1)).sum().item()
+        response_ids = response + [tokenizer.eos_token_id] * ended
+        logprobs, ref_logprobs = (token_logprobs(m, prompt_ids, response_ids) for m in (lm, ref_lm))
+        total += (logprobs - ref_logprobs).sum().item()
     return total / len(samples.token_ids)
 
 

@@ -15,7 +15,7 @@ from ..invariants import watch_invariants
 from ..lab import Lab
 from ..returned import check_rollout, checked_ppo_info
 from ..runs import read_json, read_tensors, write_json, write_tensors
-from ..sampling import judged_samples, look_at
+from ..sampling import judged_samples, look_at, token_logprobs
 from ..thresholds import RATIO_ERROR
 from ..watch import StageWatch
 from .reward_model import load_reward
@@ -162,9 +162,8 @@ def _first_ratio_error(lab: Lab, policy, ref_policy, reward_fn) -> float:
     policy.eval()
     for row in range(len(prompts)):
         n_response = int(batch.response_mask[row].sum())
-        ids = batch.full_ids[row][batch.full_mask[row].bool()].unsqueeze(0)
-        logits = policy.lm(input_ids=ids).logits[0, -n_response - 1 : -1]
-        logprobs = logits.float().log_softmax(-1).gather(-1, ids[0, -n_response:, None]).squeeze(-1)
+        ids = batch.full_ids[row][batch.full_mask[row].bool()].tolist()
+        logprobs = token_logprobs(policy.lm, ids[:-n_response], ids[-n_response:])
         ratio = (logprobs - batch.old_logprobs[row, :n_response]).exp()
         errors.append((ratio - 1).abs())
     return torch.cat(errors).max().item()

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from .shared import counting_sgd, leave_over
+from ...checks.training import leave_over
+from .shared import counting_sgd
 
 
 class SmallPolicy(nn.Module):
@@ -102,10 +103,6 @@ def learner(
     policy = SmallPolicy(weights).train(training)
     leave_over(policy, left_over)
     return policy, counting_sgd(policy, lr, momentum)
-
-
-def steps_of(policy: SmallPolicy) -> int:
-    return policy.steps
 
 
 def inference_tensors(rollout: object) -> list[str]:

@@ -54,17 +54,16 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return model.state_dict()
 
 
-def leave_over(model: nn.Module, gradient: float | None) -> None:
-    """Give every weight this gradient, as if from an earlier step; None: no gradient."""
-    for weight in model.parameters():
-        weight.grad = None if gradient is None else torch.full_like(weight, gradient)
-
-
 def counting_sgd(policy: nn.Module, lr: float, momentum: float) -> torch.optim.Optimizer:
     """SGD on all weights of a policy that counts the optimiser's steps in `steps`."""
     optim = torch.optim.SGD(policy.parameters(), lr=lr, momentum=momentum)
     optim.register_step_post_hook(lambda *_: setattr(policy, "steps", policy.steps + 1))
     return optim
+
+
+def steps_of(policy: nn.Module) -> int:
+    """How many steps the optimiser of `counting_sgd` has made."""
+    return policy.steps
 
 
 def gradients(

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from .shared import examined, leave_over
+from ...checks.training import leave_over
+from .shared import examined
 
 # --- 7.1 ToyLanguageModel -------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ...checks.models import reading_lm
+from ...checks.training import leave_over
 from .ppo_loop import SmallPolicy
-from .shared import as_floats, examined, leave_over
+from .shared import as_floats, examined
 
 PAD_ID = 0  # which is EOS, too
 
