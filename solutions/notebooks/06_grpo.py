@@ -61,7 +61,7 @@ def fresh_policy():
 
 
 # %% [markdown]
-# ## 6.1 How good is an answer among its group?
+# ## How good is an answer among its group?
 
 # %% [markdown] exercise="group_advantages"
 # The advantage of an answer is a **z-score within its group**: how many standard deviations it lies above the
@@ -147,7 +147,7 @@ with lab.todo("group_advantages"):
 # %% check="group_advantages"
 
 # %% [markdown]
-# ## 6.2 A loss with the KL inside
+# ## A loss with the KL inside
 
 # %% [markdown] exercise="grpo_loss"
 # The first half is that of PPO. With $\rho_t = \pi_{new}(x_t) / \pi_{old}(x_t)$ and one advantage $A$ for the
@@ -357,7 +357,7 @@ with lab.todo("grpo_loss"):
 # %% check="grpo_loss"
 
 # %% [markdown]
-# ## 6.3 The step
+# ## The step
 
 # %% [markdown] exercise="grpo_step"
 # `ppo_step` without the critic. What is left:

@@ -46,7 +46,7 @@ judge = lab.ToyJudge()  # reads texts; nothing is ever trained on it
 prompts = list(lab.load_data("toy").prompts_train["prompt"])
 
 # %% [markdown]
-# ## 8.1 How far apart? Three estimates
+# ## How far apart? Three estimates
 #
 # The KL divergence of the policy π to the reference is a mean over everything that the policy could say:
 #
@@ -281,7 +281,7 @@ with lab.todo("AdaptiveKLController"):
 # %% check="AdaptiveKLController"
 
 # %% [markdown]
-# ## 8.3 The trainer
+# ## The trainer
 
 # %% [markdown] exercise="PPOTrainer"
 # Your `ppo_step` takes a rollout of your own. The trainer takes **whatever the caller brings**: queries, responses and

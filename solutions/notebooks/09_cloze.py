@@ -1,10 +1,10 @@
 # %% [markdown]
-# # 9 Fill in the blanks
+# # 9 Drill: fill in the blanks
 #
 # {navigation}
 #
-# You have written the six functions that this course stands on. Next week, will you still know them? Here they
-# are again, with holes in them.
+# You have written the four functions and two classes that this course stands on. Next week, will you still know
+# them? Here they are again, with holes in them.
 #
 # **In this notebook** you fill in random blanks from memory, find out what "the same" means for a piece of
 # code, and see your score over time. **Time** 5 to 10 minutes, again and again. Nothing here is graded.
