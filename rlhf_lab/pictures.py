@@ -147,7 +147,7 @@ def sft_figure(
     Args:
         losses: training loss of each step; step `i` is drawn at `i + 1`, so that 0 is "before training".
         heldout: `(steps done, held-out loss)`, usually before the first step and after each epoch.
-        threshold: the held-out loss to fall under.
+        threshold: the held-out loss to fall under; `inf` for none.
     """
     figure = _figure(8, 3.6)
     axes = _panel(figure.subplots(), "SFT: loss on response tokens", "loss (nats per token)")
@@ -164,8 +164,9 @@ def sft_figure(
             color=BLUE,
             fontweight="bold",
         )
-    _rule(axes, threshold, f"held-out threshold {threshold:g}")
-    _from_zero(axes, threshold)
+    if math.isfinite(threshold):
+        _rule(axes, threshold, f"held-out threshold {threshold:g}")
+    _from_zero(axes, threshold if math.isfinite(threshold) else 0.0)
     axes.legend(loc="upper right")
     return figure
 
@@ -227,7 +228,7 @@ def _bins(values: Sequence[float], count: int = 24) -> list[float]:
 
 
 @rc_context(STYLE)
-def ppo_figure(history: Sequence[dict], healthy: Sequence[dict] = ()) -> Figure:
+def ppo_figure(history: Sequence[dict], healthy: Sequence[dict] = (), goal: float = JUDGE) -> Figure:
     """PPO step by step: what it is trained on, what the judge says, and what keeps the two together.
 
     Args:
@@ -236,6 +237,7 @@ def ppo_figure(history: Sequence[dict], healthy: Sequence[dict] = ()) -> Figure:
             response), `clipfrac`, `policy_loss`, `value_loss`, `eos_share`, `distinct_2`, `response_length`
             (tokens).
         healthy: the history of another run to compare with, drawn thin and grey behind each line.
+        goal: what the judge shall say in the end.
     """
     figure = _figure(10, 8)
     panels = figure.subplot_mosaic("AAABBB;CCDDEE;FFGGHH")
@@ -250,7 +252,7 @@ def ppo_figure(history: Sequence[dict], healthy: Sequence[dict] = ()) -> Figure:
 
     axes = _panel(panels["B"], "Judge: PPO never sees it", "mean P(positive)")
     line(axes, "judge", BLUE, linewidth=1.8)
-    _rule(axes, JUDGE, f"goal {JUDGE}", at=0.01)
+    _rule(axes, goal, f"goal {goal:.2f}", at=0.01)
     axes.set_ylim(0, 1)
 
     axes = _panel(panels["C"], "approx_kl: new to old policy", "nats per token")
@@ -295,12 +297,13 @@ def ppo_figure(history: Sequence[dict], healthy: Sequence[dict] = ()) -> Figure:
 
 
 @rc_context(STYLE)
-def seeds_figure(histories: dict[int, Sequence[dict]]) -> Figure:
+def seeds_figure(histories: dict[int, Sequence[dict]], goal: float = JUDGE) -> Figure:
     """The judge's mean probability over PPO steps, one line per seed, with their mean and spread.
 
     Args:
         histories: a PPO history for each seed; mean and standard deviation cover the steps that all of them
             reached.
+        goal: what the judge shall say in the end.
     """
     figure = _figure(8, 3.8)
     axes = _panel(figure.subplots(), "PPO over seeds: judge", "mean P(positive)")
@@ -332,7 +335,7 @@ def seeds_figure(histories: dict[int, Sequence[dict]]) -> Figure:
             label="mean ± standard deviation",
         )
         axes.plot(steps, means, color=BLUE, linewidth=2.4, label=f"mean of {len(histories)} seeds")
-    _rule(axes, JUDGE, f"goal {JUDGE}", at=0.01)
+    _rule(axes, goal, f"goal {goal:.2f}", at=0.01)
     axes.set_ylim(0, 1)
     axes.legend(loc="lower right", ncols=2)
     return figure

@@ -12,7 +12,7 @@ from .report import write_report
 from .runs import read_json, write_bytes
 from .scorecard import Point
 from .stages.ppo import load_example
-from .thresholds import RM_ACCURACY, SFT_LOSS
+from .thresholds import asked_of
 from .token_table import index_picture, rollout_table
 
 STAGE_TITLES = {"sft": "SFT", "reward_model": "reward model", "ppo": "PPO"}
@@ -53,6 +53,7 @@ def write_seeds_report(folder: Path, outcomes: Sequence[tuple[Results, Sequence[
     shown = [{column: _shown(value) for column, value in row.items()} for row in table]
     histories = {results.lab.settings.seed: results.history for results, _ in outcomes}
     first = outcomes[0][0].lab
+    goal = statistics.fmean(_judge_goal(results) for results, _ in outcomes)
     path = folder / "report.html"
     write_report(
         path,
@@ -61,7 +62,7 @@ def write_seeds_report(folder: Path, outcomes: Sequence[tuple[Results, Sequence[
         machine=f"{describe_machine()}; run on {first.compute}",
         seconds={f"seed {row['seed']}": row["seconds"] for row in rows},
         scorecard=[],
-        figures={"seeds": png_bytes(seeds_figure(histories))},
+        figures={"seeds": png_bytes(seeds_figure(histories, goal))},
         samples=[],
         token_table_html="",
         index_picture_html="",
@@ -74,20 +75,27 @@ def write_seeds_report(folder: Path, outcomes: Sequence[tuple[Results, Sequence[
 def _figures(results: Results) -> dict:
     folder = results.lab.folder
     sft = read_json(folder / "sft" / "history.json")
-    figures = {"ppo": ppo_figure(results.history)}
+    asked = asked_of(results.lab.data.name)
+    figures = {"ppo": ppo_figure(results.history, goal=_judge_goal(results))}
     if results.reward_model is not None:
         scores = read_json(folder / "reward_model" / "heldout_scores.json")
         figures["reward_model"] = reward_model_figure(
             read_json(folder / "reward_model" / "history.json"),
             results.reward_model["heldout_accuracy"],
             results.reward_model["length_only_accuracy"],
-            RM_ACCURACY,
+            asked.rm_accuracy,
             scores["chosen"],
             scores["rejected"],
         )
     if sft["loss"]:
-        figures["sft"] = sft_figure(sft["loss"], [tuple(point) for point in sft["heldout_loss"]], SFT_LOSS)
+        figures["sft"] = sft_figure(
+            sft["loss"], [tuple(point) for point in sft["heldout_loss"]], asked.sft_loss
+        )
     return figures
+
+
+def _judge_goal(results: Results) -> float:
+    return asked_of(results.lab.data.name).judge_goal(results.ppo["before"]["judge"])
 
 
 def _notes(results: Results) -> list[str]:

@@ -4,23 +4,24 @@ Points 1, 2, 6 and 7 are read off the run; points 3, 4 and 5 are measured on the
 """
 
 from dataclasses import dataclass
+from math import isinf
 
 import torch
 
+from .data.ratings import CLEAR
 from .pipeline import Results
+from .runs import read_json
 from .thresholds import (
     APPROX_KL,
-    DISTINCT_2,
     EOS_SHARE,
     GAE_ERROR,
-    JUDGE,
     KL_TO_REF,
     LENGTH_ONLY,
     PARAMETER_RATIO,
     RATIO_ERROR,
-    RM_ACCURACY,
     SFT_EPOCHS,
-    SFT_LOSS,
+    Asked,
+    asked_of,
 )
 
 
@@ -37,8 +38,9 @@ class Point:
 
 def score_card(results: Results) -> list[Point]:
     """The points that the run can show; point 2 is left out where no reward model was trained."""
-    points = [_sft(results), _reward_model(results), _value_head(results), _gae(results), _losses(results)]
-    points += [_kl(results), _end_to_end(results)]
+    asked = asked_of(results.lab.data.name)
+    points = [_sft(results, asked), _reward_model(results, asked), _value_head(results), _gae(results)]
+    points += [_losses(results), _kl(results), _end_to_end(results, asked)]
     return [point for point in points if point is not None]
 
 
@@ -54,31 +56,46 @@ def format_card(points: list[Point]) -> str:
     return "\n".join([*lines, f"{sum(point.passed for point in points)} of {len(points)} points passed"])
 
 
-def _sft(results: Results) -> Point:
+def _sft(results: Results, asked: Asked) -> Point:
     before, after = results.sft["heldout_loss"][0][1], results.sft["heldout_loss"][-1][1]
     eos_share = results.sft["eos_share"]
     epochs = results.lab.settings.sft_epochs
+    loss_asked = "the loss falls" if isinf(asked.sft_loss) else f"loss < {asked.sft_loss}"
     return Point(
         1,
         "SFT converges, responses end",
         f"held-out loss {before:.2f} -> {after:.2f} in {epochs} epochs, {eos_share:.0%} end with EOS",
-        f"loss < {SFT_LOSS} within {SFT_EPOCHS} epochs, EOS > {EOS_SHARE:.0%}",
-        after < SFT_LOSS and epochs <= SFT_EPOCHS and eos_share > EOS_SHARE,
+        f"{loss_asked} within {SFT_EPOCHS} epochs, EOS > {EOS_SHARE:.0%}",
+        after < min(asked.sft_loss, before) and epochs <= SFT_EPOCHS and eos_share > EOS_SHARE,
     )
 
 
-def _reward_model(results: Results) -> Point | None:
+def _reward_model(results: Results, asked: Asked) -> Point | None:
     figures = results.reward_model
     if figures is None:
         return None
     accuracy, length_only = figures["heldout_accuracy"], figures["length_only_accuracy"]
+    shown = f"accuracy {accuracy:.3f} on {figures['n_heldout']} pairs"
+    if clear := _right_on_clear_pairs(results):
+        accuracy = sum(clear) / len(clear)
+        shown = f"accuracy {accuracy:.3f} on the {len(clear)} pairs with a clear margin, {shown[9:]}"
     return Point(
         2,
         "reward model ranks held-out pairs",
-        f"accuracy {accuracy:.3f} on {figures['n_heldout']} pairs, length alone {length_only:.3f}",
-        f"accuracy > {RM_ACCURACY}, length alone about 0.5",
-        accuracy > RM_ACCURACY and LENGTH_ONLY[0] <= length_only <= LENGTH_ONLY[1],
+        f"{shown}, length alone {length_only:.3f}",
+        f"accuracy > {asked.rm_accuracy}, length alone about 0.5",
+        accuracy > asked.rm_accuracy and LENGTH_ONLY[0] <= length_only <= LENGTH_ONLY[1],
     )
+
+
+def _right_on_clear_pairs(results: Results) -> list[bool]:
+    """Whether each held-out pair is ranked right whose mean ratings lie clearly apart; of rated pairs only."""
+    pairs, figures = results.lab.data.pairs_heldout, results.reward_model
+    if "margin" not in pairs.column_names or figures["dropped_heldout"]:
+        return []
+    scores = read_json(results.lab.folder / "reward_model" / "heldout_scores.json")
+    rows = zip(pairs["margin"], scores["chosen"], scores["rejected"], strict=True)
+    return [chosen > rejected for margin, chosen, rejected in rows if margin in CLEAR]
 
 
 def _value_head(results: Results) -> Point:
@@ -162,14 +179,16 @@ def _kl(results: Results) -> Point:
     )
 
 
-def _end_to_end(results: Results) -> Point:
+def _end_to_end(results: Results, asked: Asked) -> Point:
     before, after = results.ppo["before"], results.ppo["after"]
     variety = after["distinct_2"] / max(before["distinct_2"], 1e-9)
+    goal = asked.judge_goal(before["judge"])
+    up_by = f" (up by {asked.judge_gain})" if asked.judge is None else ""
     return Point(
         7,
         "the reward rises, judged independently",
         f"judge {before['judge']:.2f} -> {after['judge']:.2f} in {results.lab.settings.steps} steps, "
         f"distinct-2 {variety:.2f} x before",
-        f"judge > {JUDGE}, distinct-2 > {DISTINCT_2} x",
-        after["judge"] > JUDGE and variety > DISTINCT_2,
+        f"judge > {goal:.2g}{up_by}, distinct-2 > {asked.distinct_2} x",
+        after["judge"] > goal and variety > asked.distinct_2,
     )

@@ -18,7 +18,7 @@ class Settings:
     """What a run does; the command line has an option for each field. Lengths are in tokens, rates are AdamW's."""
 
     backbone: str = _setting("tiny", "tiny, smollm2, gpt2, a local folder or a hub id")
-    data: str = _setting("toy", "toy, toy-en, toy-zh, or a folder of JSONL files")
+    data: str = _setting("toy", "toy, toy-en, toy-zh, ratings (human feedback), or a folder of JSONL files")
     reward: str = _setting(
         "rm", "what PPO is trained on: rm (the trained reward model), vader, sst2, or a classifier"
     )
@@ -49,7 +49,9 @@ PRETRAINED = dict(
     sft_epochs=2, sft_lr=1e-4, rm_epochs=1, rm_lr=2e-5, max_len=64, batch=16, new_tokens=20, ppo_lr=5e-6
 )
 
+RATED = dict(max_len=40, new_tokens=24)  # the snippets are short, and a liked one ends within 24 tokens
 
-def defaults_for(backbone: str) -> dict:
-    """The settings that differ from `Settings` for this backbone."""
-    return {} if backbone == "tiny" else dict(PRETRAINED)
+
+def defaults_for(backbone: str, data: str) -> dict:
+    """The settings that differ from `Settings` for this backbone and these data."""
+    return ({} if backbone == "tiny" else PRETRAINED) | (RATED if data == "ratings" else {})

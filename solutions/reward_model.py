@@ -194,3 +194,83 @@ def train_rm(
     model.eval()
     return history
     ### END SOLUTION
+
+
+# --- when people disagree (given, not an exercise) ------------------------------------------------
+
+
+class RatedPairs(Dataset):
+    """Preference pairs of which the share of raters is known that prefer the chosen one (given, not an exercise).
+
+    Item `i` is an item of `RMDataset` with `share`, a float tensor without dimensions, between 0 and 1.
+
+    Args:
+        data: rows with `"prompt"`, `"chosen"`, `"rejected"` and `"share"`.
+
+    Attributes:
+        dropped: as in `RMDataset`.
+    """
+
+    def __init__(self, data: Sequence[dict], tokenizer, max_len: int = 128):
+        # row by row, so that each pair that is kept stays beside its share
+        kept = [row for row in data if len(RMDataset([row], tokenizer, max_len)) == 1]
+        self.pairs = RMDataset(kept, tokenizer, max_len)
+        self.shares = torch.tensor([row["share"] for row in kept])
+        self.dropped = len(data) - len(kept)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {**self.pairs[index], "share": self.shares[index]}
+
+
+def rm_loss_on_shares(
+    r_chosen: Float[Tensor, "batch"],
+    r_rejected: Float[Tensor, "batch"],
+    share: Float[Tensor, "batch"],
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Bradley-Terry loss and accuracy when raters disagree (given, not an exercise).
+
+    `rm_loss` takes every comparison for certain: it is smallest where the chosen response scores infinitely higher.
+    Here the target is the `share` of raters who prefer the chosen response, and the loss is the cross-entropy between
+    this share and the probability sigmoid(r_chosen - r_rejected). It is smallest where the difference is the log-odds
+    of the share: 0 where the raters are split. With a share of 1 it is `rm_loss`.
+    """
+    loss = F.binary_cross_entropy_with_logits(r_chosen - r_rejected, share)
+    accuracy = (r_chosen > r_rejected).float().mean()
+    return loss, accuracy
+
+
+def train_rm_on_shares(
+    model: nn.Module,
+    dataloader: Iterable[dict[str, Tensor]],
+    n_epochs: int = 2,
+    lr: float = 1e-5,
+    device: str | torch.device = "cpu",
+) -> list[dict[str, float]]:
+    """Train a reward model on batches of `RatedPairs` items (given, not an exercise): `train_rm` with shares.
+
+    Returns:
+        `{"loss", "accuracy"}` of each step. The loss does not fall to 0: what the raters disagree about is left.
+    """
+    model.to(device)
+    model.train()
+    optim = torch.optim.AdamW(model.parameters(), lr=lr)
+    history = []
+    for _ in range(n_epochs):
+        for batch in dataloader:
+            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+            scores = model(
+                torch.cat([batch["chosen_ids"], batch["rejected_ids"]]),
+                torch.cat([batch["chosen_mask"], batch["rejected_mask"]]),
+            )
+            r_chosen, r_rejected = scores.chunk(2)
+            loss, accuracy = rm_loss_on_shares(r_chosen, r_rejected, batch["share"])
+            optim.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optim.step()
+            history.append({"loss": loss.item(), "accuracy": accuracy.item()})
+    model.eval()
+    return history

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from datasets import Dataset
 
 from rlhf_lab.cli import _run_name, main
 from rlhf_lab.devices import choose_compute
@@ -198,7 +199,12 @@ def test_a_small_run_prints_the_card_and_leaves_a_report(gpt2_folder, tmp_path, 
 
 GOOD_RUN = {
     "sft": {"heldout_loss": [[0, 5.0], [9, 1.9]], "eos_share": 0.95},
-    "reward_model": {"heldout_accuracy": 0.9, "n_heldout": 10, "length_only_accuracy": 0.5},
+    "reward_model": {
+        "heldout_accuracy": 0.9,
+        "n_heldout": 10,
+        "length_only_accuracy": 0.5,
+        "dropped_heldout": 0,
+    },
     "ppo": {
         "before": {"judge": 0.5, "distinct_2": 0.8},
         "after": {"judge": 0.8, "distinct_2": 0.6},
@@ -206,16 +212,24 @@ GOOD_RUN = {
     },
     "history": [{"approx_kl": 0.01, "kl_to_ref": 1.0}],
 }
+PAIRS = {
+    "toy": Dataset.from_dict({"chosen": ["a"] * 10}),
+    # by its scores (below), the reward model is right on 8 of the 10 clear pairs and on none of the others
+    "ratings": Dataset.from_dict({"margin": ["0.5 to 1"] * 10 + ["1 to 2"] * 5 + ["2 and more"] * 5}),
+}
 
 
 @pytest.fixture
 def failed_points(gpt2_folder, tmp_path):
-    """Which points of the card fail when a good run is changed in one place."""
+    """Which points of the card fail when a good run on some data is changed in one place."""
+    (tmp_path / "reward_model").mkdir()
+    scores = {"chosen": [0.0] * 10 + [1.0] * 8 + [0.0] * 2, "rejected": [0.5] * 20}
+    (tmp_path / "reward_model" / "heldout_scores.json").write_text(json.dumps(scores))
     (tmp_path / "sft").mkdir()
     (tmp_path / "sft" / "model").symlink_to(gpt2_folder)
     solutions = load_code("solutions")
 
-    def failed(changes=None, **replaced_in_ppo):
+    def failed(changes=None, data_name="toy", **replaced_in_ppo):
         figures = copy.deepcopy(GOOD_RUN)
         for (part, *path, last), value in (changes or {}).items():
             place = figures[part]
@@ -224,7 +238,8 @@ def failed_points(gpt2_folder, tmp_path):
             place[last] = value
         ppo = SimpleNamespace(**{**vars(solutions.ppo), **replaced_in_ppo})
         code = dataclasses.replace(solutions, ppo=ppo)
-        lab = Lab(Settings(), tmp_path, choose_compute("cpu"), code, tmp_path, None, None, None, None)
+        data = SimpleNamespace(name=data_name, pairs_heldout=PAIRS[data_name])
+        lab = Lab(Settings(), tmp_path, choose_compute("cpu"), code, tmp_path, None, data, None, None)
         return [point.number for point in score_card(Results(lab, **figures)) if not point.passed]
 
     return failed
@@ -246,6 +261,27 @@ def test_a_good_run_passes_and_each_figure_that_falls_short_fails_its_own_point(
         assert failed_points(changes) == [number], changes
     assert failed_points({("history", 0, "approx_kl"): -0.01}) == [5]
     assert failed_points({("ppo", "first_ratio_error"): float("nan")}) == [5]
+
+
+def test_human_feedback_asks_for_a_gain_and_for_the_clear_pairs(failed_points):
+    reached = {
+        ("sft", "heldout_loss", 1): [9, 3.1],
+        ("ppo", "after", "judge"): 0.66,
+        ("ppo", "after", "distinct_2"): 0.7,
+    }
+    assert failed_points(reached, "ratings") == []
+    for number, changes in [
+        (1, {("sft", "heldout_loss", 1): [9, 5.1]}),
+        (2, {("reward_model", "length_only_accuracy"): 0.7}),
+        (7, {("ppo", "after", "judge"): 0.64}),
+        (7, {("ppo", "after", "distinct_2"): 0.6}),
+    ]:
+        assert failed_points({**reached, **changes}, "ratings") == [number], changes
+    # all pairs count where the margins cannot be told, since some were left out
+    assert failed_points(
+        {**reached, ("reward_model", "dropped_heldout"): 1, ("reward_model", "heldout_accuracy"): 0.7},
+        "ratings",
+    ) == [2]
 
 
 def test_points_3_to_5_are_measured_on_the_handed_code(failed_points):

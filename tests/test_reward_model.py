@@ -11,12 +11,15 @@ from transformers import AutoModel
 
 from solutions import reward_model
 from solutions.reward_model import (
+    RatedPairs,
     RewardModel,
     RMDataset,
     last_token_index,
     position_ids_from_mask,
     rm_loss,
+    rm_loss_on_shares,
     train_rm,
+    train_rm_on_shares,
 )
 from solutions.sft import build_sft_example
 
@@ -417,3 +420,61 @@ def test_a_seed_gives_the_same_curve_twice(gpt2_folder, loader):
         torch.manual_seed(seed)
         curves.append(train_rm(RewardModel(gpt2_folder), loader, n_epochs=2, lr=1e-3))
     assert curves[0] == curves[1] != curves[2]
+
+
+# --- when people disagree --------------------------------------------------------------------------
+
+
+def test_the_loss_on_shares_is_smallest_at_the_log_odds_of_the_share():
+    share = torch.tensor([0.5, 0.8, 0.95])
+    difference = torch.zeros(3, requires_grad=True)
+    best = share.logit()
+    at_best, _ = rm_loss_on_shares(best, torch.zeros(3), share)
+    for step in (-0.1, 0.1):
+        assert rm_loss_on_shares(best + step, torch.zeros(3), share)[0] > at_best
+    rm_loss_on_shares(difference, torch.zeros(3), share)[0].backward()
+    # by hand: (sigmoid(0) - share) / 3
+    torch.testing.assert_close(difference.grad, (0.5 - share) / 3)
+
+
+def test_where_all_raters_agree_the_loss_on_shares_is_the_loss():
+    r_chosen, r_rejected = torch.tensor([0.3, -2.0, 1e4]), torch.tensor([1.0, -2.0, -1e4])
+    loss, accuracy = rm_loss_on_shares(r_chosen, r_rejected, torch.ones(3))
+    expected_loss, expected_accuracy = rm_loss(r_chosen, r_rejected)
+    torch.testing.assert_close(loss, expected_loss)
+    assert accuracy == expected_accuracy
+
+
+def test_a_pair_that_is_dropped_takes_its_share_along(tokenizer):
+    rows = [
+        {"prompt": "The film", "chosen": " was good", "rejected": " was bad", "share": 0.9},
+        {"prompt": "The film", "chosen": " was good", "rejected": " was good", "share": 0.5},
+        {"prompt": "The room", "chosen": " was fine", "rejected": " was bad", "share": 0.7},
+    ]
+    pairs = RatedPairs(rows, tokenizer, 24)
+    assert (len(pairs), pairs.dropped) == (2, 1)
+    assert [pairs[i]["share"].item() for i in range(2)] == [pytest.approx(0.9), pytest.approx(0.7)]
+    plain = RMDataset(rows, tokenizer, 24)
+    assert torch.equal(pairs[1]["chosen_ids"], plain[1]["chosen_ids"])
+
+
+def test_training_on_shares_keeps_apart_what_raters_disagree_about(tokenizer):
+    """A model with one number for each of two texts: it ends near the log-odds, where plain training goes on."""
+
+    class TwoScores(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scores = torch.nn.Parameter(torch.zeros(2))
+
+        def forward(self, input_ids, attention_mask):
+            return self.scores[input_ids[:, 0]]
+
+    mask = torch.ones(1, 1, dtype=torch.long)
+    batch = {"chosen_ids": mask, "chosen_mask": mask, "rejected_ids": 0 * mask, "rejected_mask": mask}
+    rated, plain = TwoScores(), TwoScores()
+    history = train_rm_on_shares(rated, [{**batch, "share": torch.tensor([0.75])}], n_epochs=300, lr=0.05)
+    train_rm(plain, [batch], n_epochs=300, lr=0.05)
+    gap, plain_gap = (model.scores[1] - model.scores[0] for model in (rated, plain))
+    assert gap.item() == pytest.approx(torch.tensor(3.0).log().item(), abs=0.05)
+    assert plain_gap > 3 * gap
+    assert len(history) == 300 and history[-1]["accuracy"] == 1.0

@@ -1,6 +1,6 @@
-"""Data: the toy corpus and user folders of JSONL files, as `datasets.Dataset`s.
+"""Data: the toy corpus, human feedback, and user folders of JSONL files, as `datasets.Dataset`s.
 
-    data = load_data("toy")            # or "toy-en", "toy-zh", or a folder
+    data = load_data("toy")            # or "toy-en", "toy-zh", "ratings" (human feedback), or a folder
     data.sft_train[0]                  # {"prompt": ..., "response": ..., "lang": ...}
 
 `python -m rlhf_lab data` prints what is in a data set, with the baselines that do not read.
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TOY_FOLDER = Path(__file__).parent / "toy"
 TOY_NAMES = {"toy": None, "toy-en": "en", "toy-zh": "zh"}  # name -> language, None for both
+RATINGS = "ratings"
 
 COLUMNS = {"sft": ("prompt", "response"), "pairs": ("prompt", "chosen", "rejected"), "prompts": ("prompt",)}
 EXTRA_COLUMNS = ("lang", "held_out", "phenomenon")  # what kind of row it is
@@ -33,7 +34,7 @@ class CourseData:
     The SFT sets have the columns `prompt` and `response`; the pairs `prompt`, `chosen` and `rejected`; the
     prompts `prompt`. Prompt + response is the text: an English response brings its own leading space. The toy
     sets also have `lang`, the toy pairs `phenomenon`, the toy held-out pairs `held_out` ("topic", "wording"
-    or "both").
+    or "both"); rated pairs have `share` and `margin` (see `ratings`).
     """
 
     name: str
@@ -49,7 +50,7 @@ FILES = tuple(field.name for field in fields(CourseData) if field.name != "name"
 
 
 def load_data(name_or_folder: str | Path) -> CourseData:
-    """Load "toy", "toy-en", "toy-zh", or a folder with the same JSONL files.
+    """Load "toy", "toy-en", "toy-zh", "ratings", or a folder with the same JSONL files as the toy corpus.
 
     A folder needs `sft_train.jsonl`, `pairs_train.jsonl` and `prompts_train.jsonl`. Where a
     `..._heldout.jsonl` is missing, a tenth of the training file is held out instead, always the same rows.
@@ -57,12 +58,17 @@ def load_data(name_or_folder: str | Path) -> CourseData:
     Raises:
         LabError: for a missing folder or file, an empty file, a line that is not a JSON object, a row
             whose column is missing or not a non-empty text; it names file, row (the line number) and column.
+            For "ratings": when they are not on this machine and cannot be fetched.
     """
     name = str(name_or_folder)
+    if name == RATINGS:
+        from .ratings import load_ratings
+
+        return CourseData(name=name, **load_ratings())
     if name in TOY_NAMES:
         return _load(name, TOY_FOLDER, TOY_NAMES[name])
     if not Path(name).is_dir():
-        names = ", ".join(TOY_NAMES)
+        names = ", ".join([*TOY_NAMES, RATINGS])
         raise LabError(f"there is no data called {name}: give {names} or a folder with JSONL files")
     return _load(name, Path(name), None)
 

@@ -1,15 +1,15 @@
 """PPO, DPO and GRPO beside each other: from one SFT model, judged on the same prompts by the same judge.
 
-All three start from the shipped SFT checkpoint of `tiny`. PPO and GRPO raise the shipped reward model's score, DPO
-reads the preference pairs that this reward model was trained on. The judge, the toy corpus's own ground truth, is
-trained on by none of them. Each training has a process of its own, so that its memory can be told.
+All three start from the shipped SFT checkpoint of `tiny`, or from the SFT model of a run folder (`start.py`). PPO and
+GRPO raise the same reward, DPO reads preference pairs. The judge is trained on by none of them. Each training has a
+process of its own, so that its memory can be told.
 """
 
 import copy
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -17,17 +17,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from .. import thresholds
-from ..backbones import load_causal_lm, load_tokenizer, quiet_transformers
-from ..checkpoints import SFT, ShippedReward
-from ..data import load_data
-from ..data.judge import ToyJudge
+from ..backbones import load_causal_lm, quiet_transformers
 from ..errors import LabError
 from ..machine import memory_mib, peak_memory_mib
-from ..runs import read_json
+from ..runs import read_json, read_tensors
 from ..sampling import figures_of, sample_heldout, token_logprobs
-from ..settings import Settings
-from ..taught_code import TaughtCode, load_code
 from ..watch import shuffled
+from .start import Start, start_of_run, start_shipped
 
 METHODS = ("ppo", "dpo", "grpo")
 RECORDED = Path(__file__).parent / "recorded.json"
@@ -36,8 +32,8 @@ MODELS = {
     "dpo": "policy, reference",
     "grpo": "policy, reference, reward model",
 }
-DPO = {"epochs": 1, "batch": 32, "lr": 3e-4, "beta": 0.3}
-GRPO = {"steps": 50, "prompts": 8, "group": 4, "lr": 1e-4, "epochs": 4, "kl_coef": 0.1}
+DPO = {"epochs": 1, "beta": 0.3}
+GRPO = {"group": 4, "epochs": 4, "kl_coef": 0.1}
 
 
 @dataclass(frozen=True)
@@ -51,8 +47,10 @@ class Outcome:
         eos_share: of the samples end by themselves.
         approx_kl: the largest of any step, in nats for a token; None for DPO, which has none.
         accuracy, margin: on held-out pairs, by DPO's implicit reward; None for the others.
+        data: name of the data, which decides what is asked.
         seconds: of the training alone.
-        memory: the most that it needed beside Python and its libraries, in MiB: models, gradients, optimiser, texts.
+        memory: the most that it needed beside Python and its libraries, in MiB: models, gradients, optimiser, texts;
+            None where it was not measured apart.
     """
 
     method: str
@@ -66,19 +64,21 @@ class Outcome:
     accuracy: float | None
     margin: float | None
     seconds: float
-    memory: float
+    memory: float | None
+    data: str = "toy"
 
     @property
     def missed(self) -> list[str]:
         """What the course's specification asks for and this outcome does not reach."""
+        asked = thresholds.asked_of(self.data)
         wanted = {
-            "judge": self.judge > thresholds.JUDGE,
+            "judge": self.judge > asked.judge_goal(self.judge_before),
             "KL to the reference": self.kl_to_ref < thresholds.KL_TO_REF,
-            "distinct-2": self.distinct_2 > thresholds.DISTINCT_2,
+            "distinct-2": self.distinct_2 > asked.distinct_2,
         }
         if self.method == "dpo":
             wanted = {
-                "accuracy": self.accuracy > thresholds.RM_ACCURACY,
+                "accuracy": self.accuracy > asked.rm_accuracy,
                 "margin": self.margin > 0,
                 "EOS share": self.eos_share > thresholds.EOS_SHARE,
             }
@@ -87,17 +87,24 @@ class Outcome:
         return [name for name, reached in wanted.items() if not reached]
 
 
-def compare_methods(code: str, methods: Sequence[str], seeds: Sequence[int]) -> list[Outcome]:
+def compare_methods(
+    code: str, methods: Sequence[str], seeds: Sequence[int], run: Path | None = None
+) -> list[Outcome]:
     """Train with each method from each seed, one after the other.
 
     Args:
         code: name of the taught package.
         methods: out of `METHODS`.
+        run: a run folder with a finished SFT model and reward, whose own PPO is the one that is looked at; by default
+            the shipped checkpoints.
+
+    Raises:
+        LabError: when the run folder cannot be started from.
     """
-    return [_in_own_process(code, method, seed) for method in methods for seed in seeds]
+    return [_in_own_process(code, method, seed, run) for method in methods for seed in seeds]
 
 
-def _in_own_process(code: str, method: str, seed: int) -> Outcome:
+def _in_own_process(code: str, method: str, seed: int, run: Path | None) -> Outcome:
     """`run_method` in a process that ends with its training, whatever has become of this one by then.
 
     Raises:
@@ -105,7 +112,7 @@ def _in_own_process(code: str, method: str, seed: int) -> Outcome:
     """
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(sending, code, method, seed), daemon=True)
+    process = context.Process(target=_send, args=(sending, code, method, seed, run), daemon=True)
     process.start()
     sending.close()
     try:
@@ -121,29 +128,32 @@ def _in_own_process(code: str, method: str, seed: int) -> Outcome:
     return answer
 
 
-def _send(sending: Connection, code: str, method: str, seed: int) -> None:
+def _send(sending: Connection, code: str, method: str, seed: int, run: Path | None) -> None:
     try:
-        answer = run_method(code, method, seed)
+        answer = run_method(code, method, seed, run)
     except Exception as error:  # a stub, or a mistake in the taught code: it belongs to who has asked
         answer = error
     sending.send(answer)
 
 
-def run_method(code: str, method: str, seed: int) -> Outcome:
+def run_method(code: str, method: str, seed: int, run: Path | None = None) -> Outcome:
     """Train in this process and look at the result."""
     quiet_transformers()
-    taught, tokenizer, data = load_code(code), load_tokenizer(SFT), load_data("toy")
-    load_causal_lm(SFT)  # what transformers imports with the first model is no part of a training
+    start = start_shipped(code) if run is None else start_of_run(code, run)
+    load_causal_lm(start.sft)  # what transformers imports with the first model is no part of a training
     before = memory_mib()
     torch.manual_seed(seed)
-    ref_lm = load_causal_lm(SFT).requires_grad_(False)
-    start = time.perf_counter()
-    lm, approx_kl = {"ppo": _ppo, "dpo": _dpo, "grpo": _grpo}[method](taught, ref_lm, tokenizer, data, seed)
-    seconds = time.perf_counter() - start
-    memory = peak_memory_mib() - before
-
-    sft, after = (measure(model, ref_lm, tokenizer, seed) for model in (ref_lm, lm))
-    accuracy, margin = _on_pairs(taught, lm, ref_lm, tokenizer, data) if method == "dpo" else (None, None)
+    with start.compute.autocast():
+        ref_lm = load_causal_lm(start.sft).to(start.compute.device).requires_grad_(False)
+        if run is not None and method == "ppo":  # it is what the run has done
+            lm, approx_kl, seconds, memory = _ppo_of_run(start, run)
+        else:
+            clock = time.perf_counter()
+            lm, approx_kl = {"ppo": _ppo, "dpo": _dpo, "grpo": _grpo}[method](start, ref_lm, seed)
+            seconds = time.perf_counter() - clock
+            memory = peak_memory_mib() - before
+        sft, after = (_measure(start, model, ref_lm, seed) for model in (ref_lm, lm))
+        accuracy, margin = _on_pairs(start, lm, ref_lm) if method == "dpo" else (None, None)
     return Outcome(
         method=method,
         seed=seed,
@@ -157,48 +167,70 @@ def run_method(code: str, method: str, seed: int) -> Outcome:
         margin=margin,
         seconds=seconds,
         memory=memory,
+        data=start.data.name,
     )
 
 
-def _ppo(code: TaughtCode, ref_lm, tokenizer, data, seed: int):
-    policy = code.ppo.PolicyWithValueHead(str(SFT))
-    history = code.ppo.train_ppo(
+def _ppo(start: Start, ref_lm, seed: int):
+    ppo, settings = start.code.ppo, start.settings
+    policy = ppo.PolicyWithValueHead(str(start.sft)).to(start.compute.device)
+    history = ppo.train_ppo(
         policy,
         copy.deepcopy(policy).eval().requires_grad_(False),
-        ShippedReward(),
-        tokenizer,
-        list(data.prompts_train["prompt"]),
-        torch.optim.AdamW(policy.parameters(), lr=Settings.ppo_lr, fused=True),
-        n_steps=Settings.steps,
-        batch_size=Settings.batch,
-        max_new_tokens=Settings.new_tokens,
-        ppo_epochs=Settings.ppo_epochs,
-        kl_coef=Settings.kl_coef,
+        start.reward_fn,
+        start.tokenizer,
+        list(start.data.prompts_train["prompt"]),
+        torch.optim.AdamW(policy.parameters(), lr=settings.ppo_lr, fused=True),
+        n_steps=settings.steps,
+        batch_size=settings.batch,
+        max_new_tokens=settings.new_tokens,
+        ppo_epochs=settings.ppo_epochs,
+        kl_coef=settings.kl_coef,
     )
     return policy.lm, max(info["approx_kl"] for info in history)
 
 
-def _dpo(code: TaughtCode, ref_lm, tokenizer, data, seed: int):
+def _ppo_of_run(start: Start, folder: Path):
+    """The policy that the run's own PPO has led to, with its figures; its memory was not told apart.
+
+    Raises:
+        LabError: when that stage is not finished.
+    """
+    stage = folder / "ppo"
+    if not (stage / "stage.json").is_file():
+        raise LabError(f"{folder} has no finished PPO to look at: give its command again first")
+    policy = start.code.ppo.PolicyWithValueHead(str(start.sft))
+    policy.load_state_dict(read_tensors(stage / "policy.safetensors"))
+    approx_kl = max(entry["approx_kl"] for entry in read_json(stage / "history.json"))
+    seconds = sum(entry["seconds"] for entry in read_json(stage / "history.json"))
+    return policy.lm.to(start.compute.device), approx_kl, seconds, None
+
+
+def _dpo(start: Start, ref_lm, seed: int):
     lm = copy.deepcopy(ref_lm).requires_grad_(True)
-    pairs = code.dpo.PreferenceDataset(data.pairs_train, tokenizer, Settings.max_len)
-    loader = shuffled(pairs, DPO["batch"], seed)
-    code.dpo.train_dpo(lm, ref_lm, loader, DPO["epochs"], DPO["lr"], beta=DPO["beta"])
+    pairs = start.data.pairs_train
+    pairs = pairs.select(range(min(len(pairs), start.dpo_pairs)))
+    pairs = start.code.dpo.PreferenceDataset(pairs, start.tokenizer, start.settings.max_len)
+    loader = shuffled(pairs, start.settings.batch, seed)
+    start.code.dpo.train_dpo(
+        lm, ref_lm, loader, DPO["epochs"], start.dpo_lr, device=start.compute.device, beta=DPO["beta"]
+    )
     return lm, None
 
 
-def _grpo(code: TaughtCode, ref_lm, tokenizer, data, seed: int):
-    lm = copy.deepcopy(ref_lm).requires_grad_(True)
-    history = code.grpo.train_grpo(
+def _grpo(start: Start, ref_lm, seed: int):
+    lm, settings = copy.deepcopy(ref_lm).requires_grad_(True), start.settings
+    history = start.code.grpo.train_grpo(
         lm,
         ref_lm,
-        ShippedReward(),
-        tokenizer,
-        list(data.prompts_train["prompt"]),
-        torch.optim.AdamW(lm.parameters(), lr=GRPO["lr"], fused=True),
-        n_steps=GRPO["steps"],
-        n_prompts=GRPO["prompts"],
+        start.reward_fn,
+        start.tokenizer,
+        list(start.data.prompts_train["prompt"]),
+        torch.optim.AdamW(lm.parameters(), lr=settings.ppo_lr, fused=True),
+        n_steps=settings.steps,
+        n_prompts=settings.batch // GRPO["group"],
         group_size=GRPO["group"],
-        max_new_tokens=Settings.new_tokens,
+        max_new_tokens=settings.new_tokens,
         n_epochs=GRPO["epochs"],
         kl_coef=GRPO["kl_coef"],
     )
@@ -210,10 +242,14 @@ def measure(lm, ref_lm, tokenizer, seed: int = 0) -> dict[str, float]:
 
     The KL is KL(`lm`, `ref_lm`) in nats for a whole response.
     """
-    pool = load_data("toy").prompts_heldout["prompt"]
-    samples = sample_heldout(lm, tokenizer, pool, Settings.new_tokens, seed)
-    figures = figures_of(samples, ToyJudge()(samples.texts))
-    return figures | {"kl_to_ref": _mean_log_ratio(lm, ref_lm, tokenizer, samples)}
+    return _measure(replace(start_shipped(), tokenizer=tokenizer), lm, ref_lm, seed)
+
+
+def _measure(start: Start, lm, ref_lm, seed: int) -> dict[str, float]:
+    pool = start.data.prompts_heldout["prompt"]
+    samples = sample_heldout(lm, start.tokenizer, pool, start.settings.new_tokens, seed)
+    figures = figures_of(samples, start.judge(samples.texts))
+    return figures | {"kl_to_ref": _mean_log_ratio(lm, ref_lm, start.tokenizer, samples)}
 
 
 def _mean_log_ratio(lm, ref_lm, tokenizer, samples) -> float:
@@ -228,17 +264,19 @@ def _mean_log_ratio(lm, ref_lm, tokenizer, samples) -> float:
 
 
 @torch.no_grad()
-def _on_pairs(code: TaughtCode, lm, ref_lm, tokenizer, data) -> tuple[float, float]:
-    """Accuracy and margin of DPO's implicit reward on the held-out pairs."""
-    pairs = code.dpo.PreferenceDataset(data.pairs_heldout, tokenizer, Settings.max_len)
+def _on_pairs(start: Start, lm, ref_lm) -> tuple[float, float]:
+    """Accuracy and margin of DPO's implicit reward on the held-out pairs (of rated ones: on those that are clear)."""
+    dpo, device = start.code.dpo, start.compute.device
+    pairs = dpo.PreferenceDataset(start.clear_pairs_heldout, start.tokenizer, start.settings.max_len)
     margins = []
     for batch in DataLoader(pairs, batch_size=64):
+        batch = {name: tensor.to(device) for name, tensor in batch.items()}
         chosen = batch["chosen_ids"], batch["chosen_mask"], batch["chosen_labels"]
         rejected = batch["rejected_ids"], batch["rejected_mask"], batch["rejected_labels"]
         logprobs = [
-            code.dpo.sequence_logprobs(model, *side) for model in (lm, ref_lm) for side in (chosen, rejected)
+            dpo.sequence_logprobs(model, *side) for model in (lm, ref_lm) for side in (chosen, rejected)
         ]
-        _, chosen_reward, rejected_reward = code.dpo.dpo_loss(*logprobs, DPO["beta"])
+        _, chosen_reward, rejected_reward = dpo.dpo_loss(*logprobs, DPO["beta"])
         margins.append(chosen_reward - rejected_reward)
     margin = torch.cat(margins)
     return (margin > 0).float().mean().item(), margin.mean().item()
@@ -257,7 +295,7 @@ COLUMNS: dict[str, Callable[[Outcome], str]] = {
     "accuracy": lambda outcome: "-" if outcome.accuracy is None else f"{outcome.accuracy:.3f}",
     "margin": lambda outcome: "-" if outcome.margin is None else f"{outcome.margin:.2f}",
     "seconds": lambda outcome: f"{outcome.seconds:.0f}",
-    "MiB": lambda outcome: f"{outcome.memory:.0f}",
+    "MiB": lambda outcome: "-" if outcome.memory is None else f"{outcome.memory:.0f}",
     "missed": lambda outcome: ", ".join(outcome.missed) or "nothing",
 }
 

@@ -15,14 +15,19 @@ from ..watch import StageWatch, WatchedLoader, shuffled
 
 
 def train(lab: Lab, folder: Path) -> dict:
-    """Train a reward model from the backbone; leaves `model.safetensors`, history and the held-out scores."""
+    """Train a reward model from the backbone; leaves `model.safetensors`, history and the held-out scores.
+
+    Where the shares of raters are known, they are the target.
+    """
     settings = lab.settings
+    rated = "share" in lab.data.pairs_train.column_names
+    train_rm = lab.code.reward_model.train_rm_on_shares if rated else lab.code.reward_model.train_rm
     model = lab.code.reward_model.RewardModel(str(lab.base)).to(lab.compute.device)
-    dataset = _pairs(lab, lab.data.pairs_train)
+    dataset = _pairs(lab, lab.data.pairs_train, "RatedPairs" if rated else "RMDataset")
     loader = shuffled(dataset, settings.rm_batch, settings.seed)
     with StageWatch("reward model", settings.rm_epochs * len(loader), last_good=str(lab.sft_model)) as watch:
         watch.module(model, "scores")
-        returned = lab.code.reward_model.train_rm(
+        returned = train_rm(
             model,
             WatchedLoader(loader, watch),
             n_epochs=settings.rm_epochs,
@@ -61,9 +66,9 @@ def load_reward(lab: Lab) -> ModelReward:
     return ModelReward(model.to(lab.compute.device), figures["score_mean"], figures["score_std"])
 
 
-def _pairs(lab: Lab, pairs):
+def _pairs(lab: Lab, pairs, kind: str = "RMDataset"):
     """The taught data set of some pairs, of which at least one has to be left."""
-    dataset = lab.code.reward_model.RMDataset(pairs, lab.tokenizer, lab.settings.max_len)
+    dataset = getattr(lab.code.reward_model, kind)(pairs, lab.tokenizer, lab.settings.max_len)
     if len(dataset) == 0:
         raise LabError(
             f"{lab.data.name}: all {len(pairs)} pairs are the same on both sides once they are cut to "
@@ -87,7 +92,7 @@ def _scores(lab: Lab, model, pairs) -> tuple[torch.Tensor, torch.Tensor]:
 def _accuracy_by_kind(pairs, right: torch.Tensor) -> dict[str, dict[str, float]]:
     """Accuracy for each kind of pair, where the data says of what kind a pair is and none was dropped."""
     table = {}
-    for column in ("held_out", "phenomenon", "lang"):
+    for column in ("held_out", "phenomenon", "margin", "lang"):
         if column in pairs.column_names and len(pairs) == len(right):
             kinds = list(pairs[column])
             table[column] = {

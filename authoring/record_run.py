@@ -1,0 +1,112 @@
+"""Record a finished run for the notebook and for docs/runs.md, with DPO and GRPO from the same SFT model beside it."""
+
+import dataclasses
+from pathlib import Path
+
+from rlhf_lab.lab import open_lab
+from rlhf_lab.machine import describe_machine
+from rlhf_lab.methods import METHODS, compare_methods, to_markdown, to_rows
+from rlhf_lab.pictures import png_bytes, ppo_figure
+from rlhf_lab.pipeline import Results, run_pipeline
+from rlhf_lab.real_run import RECORDED
+from rlhf_lab.runs import read_json, write_bytes, write_json
+from rlhf_lab.scorecard import format_card, score_card
+from rlhf_lab.settings import Settings, defaults_for
+from rlhf_lab.thresholds import asked_of
+
+from .paths import ROOT
+from .tables import write_table
+
+PAGE = ROOT / "docs" / "runs.md"
+PICTURE = ROOT / "docs" / "smollm2-ratings.png"
+
+
+def record_run(folder: Path) -> None:
+    """Read a finished run, train DPO and GRPO from its SFT model, and write what was found.
+
+    Raises:
+        LabError: when the folder is not that of a finished run.
+    """
+    settings = Settings(**read_json(folder / "run.json")["settings"])
+    lab = open_lab(settings, folder)
+    results = run_pipeline(lab)  # all of it is finished: nothing is trained
+    outcomes = compare_methods(settings.code, METHODS, [settings.seed], folder)
+    recorded = {
+        "command": _command(settings),
+        "machine": f"{describe_machine()}; {lab.compute}",
+        "card": format_card(score_card(results)).splitlines(),
+        "sft": results.sft,
+        "reward_model": results.reward_model,
+        "history": [{name: round(value, 5) for name, value in entry.items()} for entry in results.history],
+        "goal": asked_of(lab.data.name).judge_goal(results.ppo["before"]["judge"]),
+        "samples": read_json(folder / "ppo" / "samples.json"),
+        "methods": to_rows(outcomes),
+    }
+    write_json(RECORDED, recorded)
+    write_bytes(PICTURE, png_bytes(ppo_figure(results.history, goal=recorded["goal"])))
+    write_table(PAGE, "real run", _page(results, recorded, to_markdown(outcomes)))
+
+
+def _command(settings: Settings) -> str:
+    """The command that was given: every setting that is not the default."""
+    usual = dataclasses.asdict(Settings()) | defaults_for(settings.backbone, settings.data)
+    own = {name: value for name, value in dataclasses.asdict(settings).items() if value != usual[name]}
+    options = [f"--{name.replace('_', '-')} {value}" for name, value in own.items()]
+    return " ".join(["python -m rlhf_lab run", *options])
+
+
+def _page(results: Results, recorded: dict, methods: str) -> str:
+    rm, first, last = results.reward_model, results.history[:5], results.history[-5:]
+    before, after = results.ppo["before"], results.ppo["after"]
+
+    def mean(entries: list[dict], name: str) -> float:
+        return sum(entry[name] for entry in entries) / len(entries)
+
+    seconds = ", ".join(f"{name} {figures['seconds']:.0f} s" for name, figures in results.stages.items())
+    by_margin = ", ".join(
+        f"{kind}: {share:.3f}" for kind, share in rm["heldout_accuracy_by"]["margin"].items()
+    )
+    lines = [
+        f"Measured on {recorded['machine']}. One seed. {seconds}; peak memory "
+        f"{max(figures['peak_memory_mib'] for figures in results.stages.values()):,} MiB. The machine was doing other work "
+        f"at the same time: the seconds are an upper bound.",
+        "",
+        "```console",
+        f"$ {recorded['command']}",
+        *recorded["card"],
+        "```",
+        "",
+        "| | before | after |",
+        "|---|---|---|",
+        f"| learned reward, mean of the first and of the last five steps | {mean(first, 'mean_reward'):+.3f} "
+        f"| {mean(last, 'mean_reward'):+.3f} |",
+        f"| VADER, -1 to 1, of the same responses | {2 * mean(first, 'judge') - 1:+.3f} | {2 * mean(last, 'judge') - 1:+.3f} |",
+        f"| VADER, -1 to 1, of 192 responses to held-out prompts | {2 * before['judge'] - 1:+.3f} | {2 * after['judge'] - 1:+.3f} |",
+        f"| distinct-2 of these | {before['distinct_2']:.3f} | {after['distinct_2']:.3f} |",
+        f"| end with EOS | {before['eos_share']:.0%} | {after['eos_share']:.0%} |",
+        "",
+        f"Accuracy of the reward model on held-out pairs by the distance of their mean ratings: {by_margin}; by length "
+        f"alone {rm['length_only_accuracy']:.3f}.",
+        "",
+        f"![curves]({PICTURE.name})",
+        "",
+        "Responses to the same held-out prompts, with VADER's score from 0 to 1:",
+        "",
+        "| prompt | before PPO | VADER | after PPO | VADER |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {row['prompt']} | {_cell(row['before'])} | {row['judge_before']:.2f} | {_cell(row['after'])} "
+            f"| {row['judge_after']:.2f} |"
+            for row in recorded["samples"]
+        ),
+        "",
+        "DPO and GRPO from the same SFT model, judged by VADER too (0 to 1; `python -m rlhf_lab methods --run FOLDER`; the "
+        "accuracy is that of DPO's implicit reward on held-out pairs with a clear margin):",
+        "",
+        methods,
+    ]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())

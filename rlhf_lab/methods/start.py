@@ -1,0 +1,98 @@
+"""What the methods start from and are judged by: the shipped checkpoints, or a run folder."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..backbones import load_tokenizer
+from ..checkpoints import SFT, ShippedReward
+from ..data import CourseData, load_data
+from ..data.judge import ToyJudge
+from ..data.ratings import CLEAR
+from ..devices import Compute, choose_compute
+from ..errors import LabError
+from ..lab import open_lab
+from ..rewards import RewardFunction, TextScorer
+from ..runs import read_json
+from ..settings import Settings
+from ..stages.ppo import load_reward_function
+from ..taught_code import TaughtCode, load_code
+
+
+@dataclass(frozen=True)
+class Start:
+    """One SFT model with everything that PPO, DPO and GRPO read.
+
+    Attributes:
+        sft: folder of the SFT model, the reference of all three.
+        settings: their lengths, batches and steps; GRPO has PPO's learning rate.
+        dpo_lr: learning rate of DPO, whose one epoch has fewer steps than PPO.
+        dpo_pairs: preference pairs of DPO, at most: a real model takes half a minute for sixteen of them.
+    """
+
+    code: TaughtCode | None
+    sft: Path
+    tokenizer: Any
+    data: CourseData
+    reward_fn: RewardFunction | None
+    judge: TextScorer
+    settings: Settings
+    compute: Compute
+    dpo_lr: float
+    dpo_pairs: int
+
+    @property
+    def clear_pairs_heldout(self):
+        """The held-out pairs; of rated ones those whose margin is clear."""
+        pairs = self.data.pairs_heldout
+        if "margin" not in pairs.column_names:
+            return pairs
+        return pairs.select([row for row, margin in enumerate(pairs["margin"]) if margin in CLEAR])
+
+
+def start_shipped(code: str | None = None) -> Start:
+    """The shipped checkpoints of `tiny`; without `code`, to measure alone."""
+    return Start(
+        code=load_code(code) if code else None,
+        sft=SFT,
+        tokenizer=load_tokenizer(SFT),
+        data=load_data("toy"),
+        reward_fn=ShippedReward() if code else None,
+        judge=ToyJudge(),
+        settings=Settings(),
+        compute=choose_compute("cpu", "float32"),
+        dpo_lr=3e-4,
+        dpo_pairs=1_000_000,
+    )
+
+
+def start_of_run(code: str, folder: Path) -> Start:
+    """What a run folder has finished: its SFT model, its reward and its settings.
+
+    Raises:
+        LabError: when it is no run folder, or its SFT model or its reward model is not finished.
+    """
+    if not (folder / "run.json").is_file():
+        raise LabError(
+            f"{folder} is not a run folder: train one first with `python -m rlhf_lab run --run {folder}`"
+        )
+    settings = Settings(**read_json(folder / "run.json")["settings"])
+    for stage in ("sft", "reward_model") if settings.reward == "rm" else ("sft",):
+        if not (folder / stage / "stage.json").is_file():
+            raise LabError(
+                f"{folder} has no finished stage {stage} to start from: give its command again first"
+            )
+    lab = open_lab(dataclasses.replace(settings, code=code), folder)
+    return Start(
+        code=lab.code,
+        sft=lab.sft_model,
+        tokenizer=lab.tokenizer,
+        data=lab.data,
+        reward_fn=load_reward_function(lab),
+        judge=lab.judge,
+        settings=settings,
+        compute=lab.compute,
+        dpo_lr=2 * settings.ppo_lr,
+        dpo_pairs=1000,
+    )
