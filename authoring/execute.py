@@ -26,6 +26,7 @@ SECONDS = {  # that a solution notebook may take on two cores
     "07_toy_rlhf": 120,
     "08_trainer": 120,
     "09_cloze": 30,
+    "10_real_models": 90,
 }
 
 

@@ -41,6 +41,7 @@ TITLES = {  # in the line that leads from one notebook to the others
     "07_toy_rlhf": "Toy RLHF",
     "08_trainer": "Trainer",
     "09_cloze": "Drill",
+    "10_real_models": "Real models",
 }
 KERNEL = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},

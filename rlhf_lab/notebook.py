@@ -16,6 +16,7 @@ from IPython.display import HTML, DisplayHandle, Markdown, display
 
 from . import checks, clinic, examples, practice, source_text, thresholds, toy
 from .backbones import TINY, load_causal_lm, load_tokenizer, quiet_transformers
+from .bag_of_words import BagOfWords, word_tokenizer
 from .checkpoints import SFT, ShippedReward
 from .cloze.blanks import USUAL_SHARE
 from .cloze.scores import Scores
@@ -31,6 +32,7 @@ from .methods import measure, recorded_methods
 from .overview import overview
 from .pictures import Panel, cloze_figure, curves, ppo_figure, reward_model_figure, sft_figure
 from .progress import Progress, next_hint, to_table
+from .real_run import recorded_run
 from .rewards import ModelReward, TextReward
 from .sampling import distinct_2, look_at, sample
 from .side_by_side import ask_twice, side_by_side, solutions_folder
@@ -41,12 +43,12 @@ from .watch import shuffled
 prefer_course_folder()  # before the notebook imports its package
 
 __all__ = [
-    "SFT", "TINY", "LabError", "ModelReward", "Panel", "ShippedReward", "TextReward", "ToyJudge", "begin",
+    "SFT", "TINY", "BagOfWords", "LabError", "ModelReward", "Panel", "ShippedReward", "TextReward", "ToyJudge", "begin",
     "check", "clinic", "cloze", "cloze_scores", "compare", "curves", "distinct_2", "examples", "hint", "index_picture",
     "length_only_accuracy", "live", "load_causal_lm", "load_data", "load_tokenizer", "look_at",
-    "machine_rows", "measure", "overview", "ppo_figure", "practice", "recorded_methods", "reset", "reward_model_figure", "rollout_table",
+    "machine_rows", "measure", "overview", "ppo_figure", "practice", "recorded_methods", "recorded_run", "reset", "reward_model_figure", "rollout_table",
     "sample", "sft_figure", "show", "shuffled", "solution", "status", "table", "thresholds", "todo",
-    "token_table", "token_texts", "toy", "traceback", "watch_invariants",
+    "token_table", "token_texts", "toy", "traceback", "watch_invariants", "word_tokenizer",
 ]  # fmt: skip
 
 
