@@ -118,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         "data", help="what is in a data set, and what length or single words give away"
     )
     data.add_argument("data", nargs="?", default="toy")
+    data.add_argument("--rows", type=int, default=Settings.rows, help="dialogues drawn from a set of the hub")
     data.set_defaults(command=_data)
 
     fetch = commands.add_parser(
@@ -273,7 +274,7 @@ def _data(arguments: argparse.Namespace) -> None:
     from .data import load_data
     from .data.describe import describe
 
-    print(describe(load_data(arguments.data)))
+    print(describe(load_data(arguments.data, arguments.rows)))
 
 
 def _fetch_ratings(arguments: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from . import backbones, rewards
-from .data import TOY_NAMES, CourseData, load_data
+from .data import TOY_NAMES, CourseData, dialogues, load_data
 from .devices import Compute, choose_compute
 from .errors import LabError
 from .settings import Settings
@@ -53,7 +53,9 @@ def open_lab(settings: Settings, folder: Path) -> Lab:
     code = load_code(settings.code)
     base = backbones.resolve(settings.backbone)
     tokenizer = backbones.load_tokenizer(base)
-    data = load_data(settings.data)
+    data = load_data(settings.data, settings.rows)
+    if dialogues.named(settings.data) is not None:
+        data = dialogues.fitting(data, tokenizer, settings)
     _check_lengths(settings, base, tokenizer, data)
     judge = _judge(settings, data, compute)
     stand_in = None if settings.reward == "rm" else text_scorer(settings.reward, compute)

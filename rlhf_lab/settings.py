@@ -18,7 +18,10 @@ class Settings:
     """What a run does; the command line has an option for each field. Lengths are in tokens, rates are AdamW's."""
 
     backbone: str = _setting("tiny", "tiny, smollm2, gpt2, a local folder or a hub id")
-    data: str = _setting("toy", "toy, toy-en, toy-zh, ratings (human feedback), or a folder of JSONL files")
+    data: str = _setting(
+        "toy", "toy, toy-en, toy-zh, ratings (human feedback), hh-rlhf, rm-static, or a folder of JSONL files"
+    )
+    rows: int = _setting(2000, "dialogues drawn from hh-rlhf or rm-static; other data are read whole")
     reward: str = _setting(
         "rm", "what PPO is trained on: rm (the trained reward model), vader, sst2, or a classifier"
     )

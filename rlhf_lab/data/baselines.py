@@ -11,6 +11,7 @@ import numpy as np
 
 from .judge import polarity_count
 
+MOST_WORDS = 1000  # that the bag of words knows: the time to fit it grows with the cube of their number
 _WORD = re.compile(r"[a-z]+(?:['-][a-z]+)*|[\u4e00-\u9fff]")  # English words, Chinese characters
 
 
@@ -41,7 +42,7 @@ def one_word_accuracy(train: Iterable[Mapping], heldout: Iterable[Mapping]) -> t
     for difference in differences:
         for word, n in difference.items():
             gain[word] += 1 if n > 0 else -1
-    word = max(sorted(gain), key=lambda w: abs(gain[w]))
+    word = max(sorted(gain), key=lambda w: abs(gain[w]), default="")  # no pair may differ in a word
     sign = 1 if gain[word] > 0 else -1
     return word, _accuracy(sign * difference[word] for difference in _differences(heldout))
 
@@ -58,7 +59,8 @@ def bag_of_words_accuracy(train: Iterable[Mapping], heldout: Iterable[Mapping], 
         l2: weight of the penalty, for the summed (not averaged) loss.
     """
     train, heldout = _differences(train), _differences(heldout)
-    columns = {word: i for i, word in enumerate(sorted(set().union(*train)))}
+    n_pairs_with = Counter(word for difference in train for word in difference)
+    columns = {word: i for i, word in enumerate(sorted(dict(n_pairs_with.most_common(MOST_WORDS))))}
 
     def matrix(differences: list[Counter]) -> np.ndarray:
         rows = np.zeros((len(differences), len(columns)))
