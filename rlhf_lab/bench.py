@@ -50,8 +50,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from . import backbones
-from .devices import Compute
+from . import backbones, out_of_memory
+from .devices import Compute, reads_in_float32
 from .errors import LabError
 from .taught_code import TaughtCode
 
@@ -175,7 +175,7 @@ def bench(
     hidden = subject.policy.lm.config.hidden_size
     matmul_shape = (batch_size * (max(lengths) + new_tokens), hidden, 4 * hidden)
     taught_seconds, naive_seconds, matmul_rates, copy_rates = [], [], [], []
-    with compute.autocast():
+    with compute.autocast(), out_of_memory.told(lambda: out_of_memory.in_bench(compute, batch_size)):
         # the first step of each warms up the libraries: it is not timed, and the memory is read from it
         taught_peak, naive_peak = peak_memory(taught, compute.device), peak_memory(naive, compute.device)
         for _ in range(repeats):
@@ -224,9 +224,9 @@ class Subject:
 
     @classmethod
     def load(cls, code: TaughtCode, folder: Path, compute: Compute) -> "Subject":
-        policy = code.ppo.PolicyWithValueHead(str(folder)).to(compute.device)
-        reference = code.ppo.PolicyWithValueHead(str(folder)).to(compute.device)
-        reward_model = code.reward_model.RewardModel(str(folder)).to(compute.device)
+        policy = reads_in_float32(code.ppo.PolicyWithValueHead(str(folder)).to(compute.device))
+        reference = reads_in_float32(code.ppo.PolicyWithValueHead(str(folder)).to(compute.device))
+        reward_model = reads_in_float32(code.reward_model.RewardModel(str(folder)).to(compute.device))
         return cls(
             policy=policy,
             reference=reference.eval().requires_grad_(False),

@@ -89,6 +89,12 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run, name=None)
     _add_run_options(run, skip=set())
 
+    memory = commands.add_parser(
+        "memory", help="the GPU memory that a run needs, by computation; no GPU needed"
+    )
+    memory.set_defaults(command=_memory)
+    _add_settings(memory, skip={"code", "device"})
+
     bench = commands.add_parser(
         "bench", help="tokens per second and seconds per PPO step, beside loop and floor"
     )
@@ -156,6 +162,10 @@ def _add_run_options(parser: argparse.ArgumentParser, skip: set[str]) -> None:
         "--fresh", nargs="?", const="all", choices=["all", *STAGES],
         help="move the old run, or its stages from the named one on, aside and train again",
     )  # fmt: skip
+    _add_settings(parser, skip)
+
+
+def _add_settings(parser: argparse.ArgumentParser, skip: set[str]) -> None:
     for field in dataclasses.fields(Settings):
         if field.name not in skip:
             flag = "--" + field.name.replace("_", "-")
@@ -224,6 +234,12 @@ def _run_name(settings: Settings, name: str | None) -> str:
     """What tells one run folder from another, apart from the seed."""
     parts = [name] if name else [Path(settings.backbone).name, Path(settings.reward).name]
     return "-".join(parts if settings.code == Settings.code else [*parts, settings.code])
+
+
+def _memory(arguments: argparse.Namespace) -> None:
+    from .memory_command import memory_table
+
+    print(memory_table(_settings(arguments, None)))
 
 
 def _bench(arguments: argparse.Namespace) -> None:

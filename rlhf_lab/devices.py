@@ -1,8 +1,10 @@
 """Where the tensors live and in which precision they are multiplied."""
 
 from dataclasses import dataclass
+from types import MethodType
 
 import torch
+from torch import Tensor, nn
 
 from .errors import LabError
 
@@ -13,8 +15,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class Compute:
     """A device and a dtype.
 
-    Weights, optimiser state and log-probabilities stay in float32; with bfloat16 the matrix products run in it, by
-    autocast, so that the taught code needs no casts.
+    Weights, gradients and optimiser state stay in float32; with bfloat16 the matrix products run in it, by autocast,
+    so that the taught code needs no casts. What is read off a model leaves it in float32 where `reads_in_float32` has
+    been over it.
     """
 
     device: torch.device
@@ -30,10 +33,19 @@ class Compute:
             cache_enabled=False,
         )
 
+    @property
+    def precision(self) -> str:
+        """The name of the dtype, one of `DTYPES`."""
+        return str(self.dtype).removeprefix("torch.")
+
+    def free_and_total(self) -> tuple[int, int] | None:
+        """Free and total memory of the GPU in bytes; None on a CPU."""
+        return torch.cuda.mem_get_info(self.device) if self.device.type == "cuda" else None
+
     def __str__(self) -> str:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
         threads = f", {torch.get_num_threads()} threads" if self.device.type == "cpu" else ""
-        return f"{self.device} ({name}{threads}), {str(self.dtype).removeprefix('torch.')}"
+        return f"{self.device} ({name}{threads}), {self.precision}"
 
 
 def choose_compute(device: str = "auto", dtype: str = "auto") -> Compute:
@@ -60,3 +72,38 @@ def choose_compute(device: str = "auto", dtype: str = "auto") -> Compute:
     if dtype not in DTYPES:
         raise LabError(f"dtype {dtype!r} is not supported: use auto, {' or '.join(DTYPES)}")
     return Compute(chosen, DTYPES[dtype])
+
+
+HEADS = ("value_head", "v_head")  # that read one number off a hidden state, as the contracts name them
+
+
+def reads_in_float32(model: nn.Module) -> nn.Module:
+    """Let logits, values and scores leave `model` in float32 under autocast too; returns `model`.
+
+    A logit in bfloat16 has 8 significant bits, and on a CPU autocast leaves `log_softmax` in bfloat16, so that every
+    log-probability, ratio and loss would have 8 as well. The logits are therefore cast once, behind the LM head: its
+    product, the largest of a small model, stays in bfloat16. `value_head` and `v_head` are small, so they run in
+    float32 as a whole (docs/gpu.md has the rounding errors). Without autocast nothing changes.
+
+    Copies of the model, by `copy.deepcopy`, do the same.
+
+    Args:
+        model: a causal language model, a policy that has one as `lm`, or a reward model.
+    """
+    for name in HEADS:
+        if (head := getattr(model, name, None)) is not None:
+            head.forward = MethodType(_outside_autocast, head)
+    lm = getattr(model, "lm", model)
+    if hasattr(lm, "generate"):
+        lm.register_forward_hook(_logits_in_float32)
+    return model
+
+
+def _outside_autocast(head: nn.Module, hidden: Tensor) -> Tensor:
+    with torch.autocast(hidden.device.type, enabled=False):
+        return type(head).forward(head, hidden.float())
+
+
+def _logits_in_float32(_lm, _inputs, output):
+    output.logits = output.logits.float()
+    return output

@@ -1,5 +1,6 @@
 """Everything that the stages of one run share, checked at the door."""
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from . import backbones, rewards
 from .data import TOY_NAMES, CourseData, dialogues, load_data
 from .devices import Compute, choose_compute
 from .errors import LabError
+from .memory import Arithmetic, Need, Workload, largest, needs, read_shape
+from .profiles import Profile, choose_profile
 from .settings import Settings
 from .taught_code import TaughtCode, load_code
 
@@ -24,6 +27,7 @@ class Lab:
         tokenizer: its tokenizer, with a pad token.
         judge: the independent judge, a text scorer from 0 to 1; never what PPO is trained on.
         stand_in: the text scorer that PPO is trained on, or None where a reward model is trained for it.
+        profile: in how many passes a batch goes through the models, or None for one.
     """
 
     settings: Settings
@@ -35,11 +39,18 @@ class Lab:
     data: CourseData
     judge: rewards.TextScorer
     stand_in: rewards.TextScorer | None
+    profile: Profile | None = None
 
     @property
     def sft_model(self) -> Path:
         """Where the SFT stage leaves its model."""
         return self.folder / "sft" / "model"
+
+    def needs(self, profile: Profile | None) -> dict[str, Need]:
+        """The computed memory of each stage under a profile."""
+        arithmetic = Arithmetic(self.compute.precision == "bfloat16", self.compute.device.type == "cuda")
+        work = workload(self.settings, self.tokenizer, self.data)
+        return needs(read_shape(self.base), work, profile, arithmetic)
 
 
 def open_lab(settings: Settings, folder: Path) -> Lab:
@@ -59,7 +70,31 @@ def open_lab(settings: Settings, folder: Path) -> Lab:
     _check_lengths(settings, base, tokenizer, data)
     judge = _judge(settings, data, compute)
     stand_in = None if settings.reward == "rm" else text_scorer(settings.reward, compute)
-    return Lab(settings, folder, compute, code, base, tokenizer, data, judge, stand_in)
+    lab = Lab(settings, folder, compute, code, base, tokenizer, data, judge, stand_in)
+    profile = choose_profile(
+        settings.profile, compute.free_and_total(), lambda p: largest(lab.needs(p)).total
+    )
+    return dataclasses.replace(lab, profile=profile)
+
+
+def workload(settings: Settings, tokenizer, data: CourseData) -> Workload:
+    """What of settings and data the memory of a run depends on."""
+    prompts = [*data.prompts_train["prompt"], *data.prompts_heldout["prompt"]]
+    classifiers = {settings.reward, settings.judge} - {"rm", "auto", "toy", "vader"}
+    return Workload(
+        batch=settings.batch,
+        prompt=max(map(len, tokenizer(prompts, add_special_tokens=False).input_ids)),
+        response=settings.new_tokens,
+        sft_batch=settings.sft_batch,
+        rm_batch=settings.rm_batch,
+        max_len=settings.max_len,
+        reward_model=settings.reward == "rm",
+        classifiers=sum(
+            weights.stat().st_size
+            for name in classifiers
+            for weights in classifier_folder(name).glob("*.safetensors")
+        ),
+    )
 
 
 def text_scorer(name: str, compute: Compute) -> rewards.TextScorer:

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import torch
 
+from . import out_of_memory
 from .lab import Lab, classifier_folder
 from .machine import peak_memory_mib
+from .memory import format_needs
+from .profiles import describe_profile
 from .runs import Run, check_idle, digest_of, read_json, set_aside, write_json
 from .settings import STAGES, Settings
 from .stages import ppo, reward_model, sft
@@ -39,7 +42,10 @@ class Results:
 def run_pipeline(lab: Lab) -> Results:
     """Run or resume all stages of `lab`'s run folder."""
     print(f"backbone {lab.settings.backbone}, data {lab.data.name}, code {lab.code.package}, {lab.compute}")
-    run = Run(lab.folder, dataclasses.asdict(lab.settings))
+    if (card := lab.compute.free_and_total()) is not None:
+        title = f"computed memory, profile {describe_profile(lab.profile)}:"
+        print(format_needs(title, lab.needs(lab.profile), card))
+    run = Run(lab.folder, lab.settings.deciding)
     try:
         with lab.compute.autocast():
             given = {
@@ -72,7 +78,7 @@ def start_over(folder: Path, stage: str | None, settings: Settings) -> None:
         return
     check_idle(folder)
     if stage is not None:
-        Run(folder, dataclasses.asdict(settings)).close()
+        Run(folder, settings.deciding).close()
     moved = [folder] if stage is None else [folder / name for name in STAGES[STAGES.index(stage) :]]
     for path in moved:
         if path.exists():
@@ -90,10 +96,12 @@ def _stage(lab: Lab, run: Run, name: str, train, given: dict) -> dict:
         start = time.perf_counter()
         torch.manual_seed(lab.settings.seed)
         random.seed(lab.settings.seed)
-        figures = train(lab, stage.folder)
+        with out_of_memory.told(lambda: out_of_memory.in_stage(lab, name)):
+            figures = train(lab, stage.folder)
         # a stage that goes on from a checkpoint counts what it took before
         figures["seconds"] = round(time.perf_counter() - start + figures.pop("seconds_before", 0.0), 2)
         figures["peak_memory_mib"] = round(peak_memory_mib())
+        figures["profile"] = "none" if lab.profile is None else lab.profile.name
         write_json(stage.folder / "figures.json", figures)
         stage.finish()
     else:

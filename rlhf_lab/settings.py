@@ -1,5 +1,6 @@
 """Every setting of a run, in one place, with the defaults of each kind of backbone."""
 
+import dataclasses
 from dataclasses import dataclass, field
 
 STAGES = ("sft", "reward_model", "ppo")  # of a run, in their order; the taught modules have the same names
@@ -9,8 +10,8 @@ MODULE_BYTES = 1 << 20  # of a student's module, at most; the largest solution h
 NOTEBOOK_BYTES = 1 << 26  # of a student's notebook with its outputs, at most
 
 
-def _setting(default, help: str):
-    return field(default=default, metadata={"help": help})
+def _setting(default, help: str, decides: bool = True):
+    return field(default=default, metadata={"help": help, "decides": decides})
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,9 @@ class Settings:
     seed: int = _setting(0, "of every random number of the run")
     device: str = _setting("auto", "auto, cpu, cuda or cuda:N")
     dtype: str = _setting("auto", "auto, float32 or bfloat16")
+    profile: str = _setting(
+        "auto", "how a batch goes through a GPU: 8gb, 16gb, 24gb, none or auto", decides=False
+    )
     max_len: int = _setting(40, "length of a row in SFT and reward-model training")
     sft_epochs: int = _setting(3, "0 starts PPO from the backbone as it is")
     sft_batch: int = _setting(16, "demonstrations in a step")
@@ -45,6 +49,15 @@ class Settings:
     ppo_lr: float = _setting(1e-4, "learning rate of PPO")
     ppo_epochs: int = _setting(4, "updates on each rollout")
     kl_coef: float = _setting(0.05, "price of a nat of KL to the reference")
+
+    @property
+    def deciding(self) -> dict:
+        """The settings that decide what a run computes: all but the profile, which an unfinished run may change."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.metadata["decides"]
+        }
 
 
 # A pretrained model knows its language: it needs smaller steps, and has less to learn from a toy corpus.

@@ -209,6 +209,7 @@ GOOD_RUN = {
         "before": {"judge": 0.5, "distinct_2": 0.8},
         "after": {"judge": 0.8, "distinct_2": 0.6},
         "first_ratio_error": 1e-6,
+        "own_ratio_error": 0.0,
     },
     "history": [{"approx_kl": 0.01, "kl_to_ref": 1.0}],
 }
@@ -253,6 +254,7 @@ def test_a_good_run_passes_and_each_figure_that_falls_short_fails_its_own_point(
         (2, {("reward_model", "heldout_accuracy"): 0.84}),
         (2, {("reward_model", "length_only_accuracy"): 0.7}),
         (5, {("ppo", "first_ratio_error"): 1e-3}),
+        (5, {("ppo", "own_ratio_error"): 1e-3}),
         (6, {("history", 0, "approx_kl"): 0.06}),
         (6, {("history", 0, "kl_to_ref"): 99.0}),
         (7, {("ppo", "after", "judge"): 0.7}),

@@ -16,8 +16,9 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader
 
-from .. import thresholds
+from .. import out_of_memory, thresholds
 from ..backbones import load_causal_lm, quiet_transformers
+from ..devices import reads_in_float32
 from ..errors import LabError
 from ..machine import memory_mib, peak_memory_mib
 from ..runs import read_json, read_tensors
@@ -144,12 +145,14 @@ def run_method(code: str, method: str, seed: int, run: Path | None = None) -> Ou
     before = memory_mib()
     torch.manual_seed(seed)
     with start.compute.autocast():
-        ref_lm = load_causal_lm(start.sft).to(start.compute.device).requires_grad_(False)
+        ref_lm = reads_in_float32(load_causal_lm(start.sft).to(start.compute.device)).requires_grad_(False)
         if run is not None and method == "ppo":  # it is what the run has done
             lm, approx_kl, seconds, memory = _ppo_of_run(start, run)
         else:
+            train = {"ppo": _ppo, "dpo": _dpo, "grpo": _grpo}[method]
             clock = time.perf_counter()
-            lm, approx_kl = {"ppo": _ppo, "dpo": _dpo, "grpo": _grpo}[method](start, ref_lm, seed)
+            with out_of_memory.told(lambda: out_of_memory.in_methods(start.compute, method)):
+                lm, approx_kl = train(start, ref_lm, seed)
             seconds = time.perf_counter() - clock
             memory = peak_memory_mib() - before
         sft, after = (_measure(start, model, ref_lm, seed) for model in (ref_lm, lm))
@@ -173,7 +176,7 @@ def run_method(code: str, method: str, seed: int, run: Path | None = None) -> Ou
 
 def _ppo(start: Start, ref_lm, seed: int):
     ppo, settings = start.code.ppo, start.settings
-    policy = ppo.PolicyWithValueHead(str(start.sft)).to(start.compute.device)
+    policy = reads_in_float32(ppo.PolicyWithValueHead(str(start.sft)).to(start.compute.device))
     history = ppo.train_ppo(
         policy,
         copy.deepcopy(policy).eval().requires_grad_(False),
@@ -203,7 +206,8 @@ def _ppo_of_run(start: Start, folder: Path):
     policy.load_state_dict(read_tensors(stage / "policy.safetensors"))
     approx_kl = max(entry["approx_kl"] for entry in read_json(stage / "history.json"))
     seconds = sum(entry["seconds"] for entry in read_json(stage / "history.json"))
-    return policy.lm.to(start.compute.device), approx_kl, seconds, None
+    lm = reads_in_float32(policy.lm.to(start.compute.device))
+    return lm, approx_kl, seconds, None
 
 
 def _dpo(start: Start, ref_lm, seed: int):

@@ -10,13 +10,15 @@ from tqdm import tqdm
 
 from .. import backbones, rewards
 from ..checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from ..devices import reads_in_float32
 from ..errors import LabError
 from ..invariants import watch_invariants
 from ..lab import Lab
+from ..passes import in_passes
 from ..returned import check_rollout, checked_ppo_info
 from ..runs import read_json, read_tensors, write_json, write_tensors
 from ..sampling import judged_samples, look_at, token_logprobs
-from ..thresholds import RATIO_ERROR
+from ..thresholds import RATIO_ERROR, UNPADDED_ERROR
 from ..watch import StageWatch
 from .reward_model import load_reward
 
@@ -25,12 +27,17 @@ CHECKPOINT_EVERY = 10  # steps
 
 def train(lab: Lab, folder: Path) -> dict:
     """Train the policy; leaves `policy.safetensors`, `history.json`, samples and an example rollout."""
-    settings = lab.settings
     policy, ref_policy = load_policies(lab)
+    with in_passes(lab.profile, policy, ref_policy):
+        return _train(lab, folder, policy, ref_policy)
+
+
+def _train(lab: Lab, folder: Path, policy, ref_policy) -> dict:
+    settings = lab.settings
     reward_fn = load_reward_function(lab)
     optim = torch.optim.AdamW(policy.parameters(), lr=settings.ppo_lr, fused=True)
     before = judged_samples(lab, ref_policy.lm)
-    first_ratio_error = _first_ratio_error(lab, policy, ref_policy, reward_fn)
+    ratio_errors = _first_ratio_errors(lab, policy, ref_policy, reward_fn)
 
     history = []
     if (checkpoint := latest_checkpoint(folder)) is not None:
@@ -47,7 +54,8 @@ def train(lab: Lab, folder: Path) -> dict:
         lab.tokenizer,
         kl_coef=settings.kl_coef,
         max_new_tokens=settings.new_tokens,
-        ratio_error=RATIO_ERROR[str(lab.compute.dtype).removeprefix("torch.")],
+        ratio_error=RATIO_ERROR[lab.compute.precision],
+        unpadded_error=UNPADDED_ERROR[lab.compute.precision],
         step=len(history),
         say=tqdm.write,  # above the progress bar
     )
@@ -106,7 +114,7 @@ def train(lab: Lab, folder: Path) -> dict:
     return {
         "before": {name: before[name] for name in kept},
         "after": {name: after[name] for name in kept},
-        "first_ratio_error": first_ratio_error,
+        **ratio_errors,
         "invariants": invariants.results,
         "seconds_before": seconds_before,
     }
@@ -116,7 +124,7 @@ def load_policies(lab: Lab):
     """The policy as SFT left it, and its frozen copy, the reference."""
     policy = lab.code.ppo.PolicyWithValueHead(str(lab.base))
     policy.load_from_sft(backbones.load_causal_lm(lab.sft_model).state_dict())
-    policy.to(lab.compute.device)
+    reads_in_float32(policy.to(lab.compute.device))
     return policy, copy.deepcopy(policy).eval().requires_grad_(False)
 
 
@@ -150,20 +158,32 @@ def _save_example(lab: Lab, folder: Path, policy, ref_policy, reward_fn) -> None
 
 
 @torch.no_grad()
-def _first_ratio_error(lab: Lab, policy, ref_policy, reward_fn) -> float:
-    """Largest |ratio - 1| before the first update: the rollout's log-probabilities against unpadded rows."""
+def _first_ratio_errors(lab: Lab, policy, ref_policy, reward_fn) -> dict[str, float]:
+    """Largest |ratio - 1| before the first update, twice.
+
+    `own_ratio_error` is PPO's: the batch read again as `ppo_step` reads it. `first_ratio_error` is that to rows which the
+    workbench reads one by one, without padding: in bfloat16 the rounding of other sums is all of it.
+    """
     prompts = lab.data.prompts_train["prompt"][:8]
     with torch.random.fork_rng():
         batch = lab.code.ppo.rollout(
             policy, ref_policy, reward_fn, lab.tokenizer, prompts, lab.settings.new_tokens
         )
     check_rollout(batch, len(prompts))
-    errors = []
     policy.eval()
+    with torch.enable_grad():  # as in an update: some kernels are others without
+        again, _ = lab.code.ppo.response_logprobs_and_values(
+            policy, batch.full_ids, batch.full_mask, batch.response_mask.shape[1]
+        )
+    own_ratio = (again.detach() - batch.old_logprobs)[batch.response_mask.bool()].exp()
+    errors = []
     for row in range(len(prompts)):
         n_response = int(batch.response_mask[row].sum())
         ids = batch.full_ids[row][batch.full_mask[row].bool()].tolist()
         logprobs = token_logprobs(policy.lm, ids[:-n_response], ids[-n_response:])
         ratio = (logprobs - batch.old_logprobs[row, :n_response]).exp()
         errors.append((ratio - 1).abs())
-    return torch.cat(errors).max().item()
+    return {
+        "own_ratio_error": (own_ratio - 1).abs().max().item(),
+        "first_ratio_error": torch.cat(errors).max().item(),
+    }

@@ -6,8 +6,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..data import length_only_accuracy
+from ..devices import reads_in_float32
 from ..errors import LabError
 from ..lab import Lab
+from ..passes import in_passes
 from ..returned import checked_rm_history
 from ..rewards import ModelReward
 from ..runs import read_json, read_tensors, write_json, write_tensors
@@ -22,10 +24,13 @@ def train(lab: Lab, folder: Path) -> dict:
     settings = lab.settings
     rated = "share" in lab.data.pairs_train.column_names
     train_rm = lab.code.reward_model.train_rm_on_shares if rated else lab.code.reward_model.train_rm
-    model = lab.code.reward_model.RewardModel(str(lab.base)).to(lab.compute.device)
+    model = reads_in_float32(lab.code.reward_model.RewardModel(str(lab.base)).to(lab.compute.device))
     dataset = _pairs(lab, lab.data.pairs_train, "RatedPairs" if rated else "RMDataset")
     loader = shuffled(dataset, settings.rm_batch, settings.seed)
-    with StageWatch("reward model", settings.rm_epochs * len(loader), last_good=str(lab.sft_model)) as watch:
+    with (
+        StageWatch("reward model", settings.rm_epochs * len(loader), last_good=str(lab.sft_model)) as watch,
+        in_passes(lab.profile, model),
+    ):
         watch.module(model, "scores")
         returned = train_rm(
             model,
@@ -61,7 +66,7 @@ def load_reward(lab: Lab) -> ModelReward:
     """The reward function that this stage left behind."""
     folder = lab.folder / "reward_model"
     figures = read_json(folder / "figures.json")
-    model = lab.code.reward_model.RewardModel(str(lab.base))
+    model = reads_in_float32(lab.code.reward_model.RewardModel(str(lab.base)))
     model.load_state_dict(read_tensors(folder / "model.safetensors"))
     return ModelReward(model.to(lab.compute.device), figures["score_mean"], figures["score_std"])
 

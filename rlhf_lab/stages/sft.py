@@ -6,7 +6,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from .. import backbones
+from ..devices import reads_in_float32
 from ..lab import Lab
+from ..memory import SAMPLED_ROWS
+from ..passes import in_passes
 from ..returned import checked_losses
 from ..runs import replace_folder, write_json
 from ..sampling import judged_samples
@@ -16,7 +19,7 @@ from ..watch import StageWatch, WatchedLoader, shuffled
 def train(lab: Lab, folder: Path) -> dict:
     """Fine-tune the backbone; leaves `model/`, a folder that `from_pretrained` loads, and `history.json`."""
     settings = lab.settings
-    model = backbones.load_causal_lm(lab.base).to(lab.compute.device)
+    model = reads_in_float32(backbones.load_causal_lm(lab.base).to(lab.compute.device))
     heldout = lab.code.sft.SFTDataset(lab.data.sft_heldout, lab.tokenizer, settings.max_len)
     losses = []
     heldout_loss = [[0, _mean_loss(lab, model, heldout)]]  # [step, loss]
@@ -27,9 +30,12 @@ def train(lab: Lab, folder: Path) -> dict:
         def between_epochs(epoch: int) -> None:
             heldout_loss.append([epoch * len(loader), _mean_loss(lab, model, heldout)])
 
-        with StageWatch(
-            "sft", settings.sft_epochs * len(loader), last_good=f"the backbone in {lab.base}"
-        ) as watch:
+        with (
+            StageWatch(
+                "sft", settings.sft_epochs * len(loader), last_good=f"the backbone in {lab.base}"
+            ) as watch,
+            in_passes(lab.profile, model),
+        ):
             watch.module(model, "logits")
             returned = lab.code.sft.train_sft(
                 model,
@@ -57,7 +63,8 @@ def _mean_loss(lab: Lab, model, dataset) -> float:
     was_training = model.training
     model.eval()
     total, n_tokens = 0.0, 0
-    for batch in DataLoader(dataset, batch_size=64):
+    rows = SAMPLED_ROWS if lab.profile is None else min(lab.profile.rows, SAMPLED_ROWS)
+    for batch in DataLoader(dataset, batch_size=rows):
         batch = {name: tensor.to(lab.compute.device) for name, tensor in batch.items()}
         n_labels = int((batch["labels"][:, 1:] != -100).sum())
         total += model(**batch).loss.item() * n_labels
