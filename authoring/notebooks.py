@@ -8,7 +8,7 @@ A source is a notebook with its solutions. Five kinds of cell are marked, and th
     # %% [markdown] answer="why_eos" points=2   a model answer; the student gets an empty cell, graded by hand
     # %% grade="clinic" points=5                given code that is locked and graded by running it
 
-The line {navigation} in a text becomes the links to all notebooks.
+The line {navigation} in a text becomes the links to all notebooks, the line {frameworks} the tables of docs/frameworks.md.
 
 Three notebooks come out of one source: `student` (no solution, no hidden test, no output), `solution` (it runs, with
 `solutions` for `rlhf_exercises`) and `instructor` (everything, as nbgrader's source folder wants it).
@@ -25,11 +25,11 @@ from rlhf_lab.course import HINT_STEPS, Exercise, exercises
 from rlhf_lab.errors import LabError
 from rlhf_lab.settings import STUB_PACKAGE
 
-from .paths import NOTEBOOK_SOURCES
+from .paths import NOTEBOOK_SOURCES, ROOT
 from .stubs import BEGIN, END, first_stub_line, stub_files
 
 SOLUTION_PACKAGE = "solutions"
-NAVIGATION = "{navigation}"  # a line of a Markdown cell
+NAVIGATION, FRAMEWORKS = "{navigation}", "{frameworks}"  # lines of a Markdown cell
 TITLES = {  # in the line that leads from one notebook to the others
     "00_welcome": "Welcome",
     "01_sft": "SFT",
@@ -62,7 +62,7 @@ def instructor_notebook(name: str) -> NotebookNode:
     source = jupytext.read(NOTEBOOK_SOURCES / f"{name}.py", fmt="py:percent")
     notebook = nbformat.v4.new_notebook(metadata=copy.deepcopy(KERNEL))
     for cell in source.cells:
-        cell.source = cell.source.replace(NAVIGATION, _navigation(name))
+        cell.source = cell.source.replace(NAVIGATION, _navigation(name)).replace(FRAMEWORKS, _frameworks())
         notebook.cells += _written_out(cell)
     seen = set()
     for number, cell in enumerate(notebook.cells):
@@ -130,6 +130,13 @@ def _written_out(cell: NotebookNode) -> list[NotebookNode]:
     if "grade" in mark:
         return [_code(cell.source, _nbgrader(mark["grade"], grade=True, locked=True, points=mark["points"]))]
     return [(_code if cell.cell_type == "code" else _markdown)(cell.source)]
+
+
+def _frameworks() -> str:
+    """The sections of docs/frameworks.md that have a table of the course's functions, one heading deeper."""
+    page = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
+    sections = page.split("\n## ")[1:]
+    return "\n".join(f"### {section}" for section in sections if "\n| ours |" in section).strip()
 
 
 def _navigation(current: str) -> str:

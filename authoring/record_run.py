@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rlhf_lab.lab import open_lab
 from rlhf_lab.machine import describe_machine
+from rlhf_lab.memory_command import memory_table
 from rlhf_lab.methods import METHODS, compare_methods, to_markdown, to_rows
 from rlhf_lab.pictures import png_bytes, ppo_figure
 from rlhf_lab.pipeline import Results, run_pipeline
@@ -39,6 +40,7 @@ def record_run(folder: Path) -> None:
         "reward_model": results.reward_model,
         "history": [{name: round(value, 5) for name, value in entry.items()} for entry in results.history],
         "goal": asked_of(lab.data.name).judge_goal(results.ppo["before"]["judge"]),
+        "memory": "\n\n".join(memory_table(dataclasses.replace(settings, profile=p)) for p in ("8gb", "auto")),
         "samples": read_json(folder / "ppo" / "samples.json"),
         "methods": to_rows(outcomes),
     }

@@ -15,6 +15,7 @@ def recorded_run() -> dict:
 
     Returns:
         `command`, `machine`, `card` (lines of the score card), `sft` and `reward_model` (the stages' figures), `history`
-        (PPO, an entry a step), `goal` (what the judge shall say), `samples`, and `methods` (a row for PPO, DPO and GRPO).
+        (PPO, an entry a step), `goal` (what the judge shall say), `samples`, `memory` (what it would need on a GPU, computed)
+        and `methods` (a row for PPO, DPO and GRPO).
     """
     return read_json(RECORDED)

@@ -229,7 +229,16 @@ lab.table(run["methods"], "PPO, DPO and GRPO from the same SFT model, recorded")
 # come the activations that the backward pass needs: those grow with the batch and can be **computed again** instead of kept
 # (gradient checkpointing), or made for a few rows at a time (accumulation).
 #
-# The sum for SmolLM2, and what a card of 8, 16 or 24 GB can do (`python -m rlhf_lab memory --backbone smollm2`):
+# **Before you run the next cell:** policy, reference and reward model are 135 million weights each. How much is there before
+# the first activation? Count 4 bytes for a weight.
+
+# %%
+print(run["memory"])  # what python -m rlhf_lab memory --backbone smollm2 --data ratings prints
+
+# %% [markdown]
+# **What you should see.** The three models take 0.5 GiB each, gradient and moments another 1.5 GiB: about 3 GiB before the
+# first response. A profile says how many rows go through the model at a time, and whether the activations are computed again.
+# It changes no number of the run, so an unfinished run may go on under a smaller one.
 
 # %% [markdown]
 # ## More than one GPU
@@ -241,7 +250,8 @@ lab.table(run["methods"], "PPO, DPO and GRPO from the same SFT model, recorded")
 # A mean of the processes' own means would be a slightly different algorithm.
 #
 # ```
-# accelerate launch --num_processes 2 -m rlhf_lab.scale_out --backbone smollm2 --data ratings
+# accelerate launch -m rlhf_lab.scale_out --code rlhf_exercises --steps 50                              # all GPUs
+# accelerate launch --multi_gpu --num_processes 2 -m rlhf_lab.scale_out --device cpu --steps 20         # two processes on the CPU
 # ```
 #
 # It runs your `rollout`, `shape_token_rewards`, `compute_gae`, `masked_whiten` and `ppo_losses` on each process's own rows. The
