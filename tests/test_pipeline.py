@@ -442,6 +442,7 @@ def test_a_helper_beside_the_taught_modules_is_part_of_the_code(tmp_path, monkey
     code = load_code("with_helper")
     before = code.fingerprint("sft"), code.fingerprint("sft", "reward_model")
     (tmp_path / "with_helper" / "ppo.py").write_text("# of a later stage")
+    (tmp_path / "with_helper" / "notebooks" / "01_sft.py").write_text("# the source of a notebook")
     assert (code.fingerprint("sft"), code.fingerprint("sft", "reward_model")) == before
     (tmp_path / "with_helper" / "helper.py").write_text("BONUS = 1")
     assert code.fingerprint("sft") != before[0]
