@@ -137,7 +137,7 @@ def _settings(arguments: argparse.Namespace, device) -> Settings:
             raise LabError(
                 f"--backbone {backbone} needs --start RUN, the folder of `python -m rlhf_lab run --backbone {backbone}`"
             )
-        base = defaults_for(backbone)
+        base = defaults_for(backbone, given.get("data", Settings.data))
     settings = Settings(**{**base, **given})
     for name in ("steps", "batch", "new_tokens", "ppo_epochs", "ppo_lr"):
         if not 0 < getattr(settings, name) <= 1_000_000:
