@@ -243,18 +243,20 @@ def _memory(arguments: argparse.Namespace) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    from . import bench
+    from . import bench, out_of_memory
     from .devices import choose_compute
     from .taught_code import load_code
 
-    result = bench.bench(
-        load_code(arguments.code),
-        arguments.backbone,
-        batch_size=arguments.batch,
-        new_tokens=arguments.new_tokens,
-        repeats=arguments.repeats,
-        compute=choose_compute(arguments.device, arguments.dtype),
-    )
+    compute = choose_compute(arguments.device, arguments.dtype)
+    with out_of_memory.told(lambda: out_of_memory.in_bench(compute, arguments.batch)):
+        result = bench.bench(
+            load_code(arguments.code),
+            arguments.backbone,
+            batch_size=arguments.batch,
+            new_tokens=arguments.new_tokens,
+            repeats=arguments.repeats,
+            compute=compute,
+        )
     print(bench.to_json(result) if arguments.json else bench.format_result(result))
 
 

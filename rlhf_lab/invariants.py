@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from .course import find
 from .student_code import describe
-from .thresholds import RATIO_ERROR, UNPADDED_ERROR
+from .thresholds import ALONE_ERROR, RATIO_ERROR
 
 # names of the positional arguments, as the contracts in `ppo.py` have them
 ARGUMENTS = {
@@ -31,7 +31,6 @@ ARGUMENTS = {
     "ppo_step": ("policy", "optim", "rollout"),
 }  # fmt: skip
 
-ALONE_ERROR = 10  # times `unpadded_error`: over a whole run, and in nats
 EPOCHS_ALIKE = 1e-6  # how far a target may move between two epochs of a step
 REWARD_ERROR = 1e-3  # of a reward, or of a sum of them
 MEAN_ERROR, VARIANCE_ERROR = 0.01, 0.1  # of whitened advantages: sample and population variance both pass
@@ -122,7 +121,7 @@ class watch_invariants:
         module: the module whose `train_ppo` runs.
         kl_coef, max_new_tokens: as `train_ppo` is handed them.
         ratio_error: how far a ratio may be from 1 that should be 1 (see `thresholds.RATIO_ERROR`).
-        unpadded_error: the same where a response is read alone, in another order of sums (`UNPADDED_ERROR`).
+        alone_error: how far a response that is read alone may be, in nats (`thresholds.ALONE_ERROR`).
         step: number of the run's first step.
         say: prints a line.
 
@@ -140,7 +139,7 @@ class watch_invariants:
         kl_coef: float = 0.05,
         max_new_tokens: int = 20,
         ratio_error: float = RATIO_ERROR["float32"],
-        unpadded_error: float = UNPADDED_ERROR["float32"],
+        alone_error: float = ALONE_ERROR["float32"],
         step: int = 0,
         say: Callable[[str], None] = print,
     ):
@@ -148,7 +147,7 @@ class watch_invariants:
         self._policy, self._ref_policy, self._reward_fn = policy, ref_policy, reward_fn
         self._eos_id = tokenizer.eos_token_id
         self._kl_coef, self._limit = kl_coef, max_new_tokens
-        self._ratio_error, self._unpadded_error = ratio_error, unpadded_error
+        self._ratio_error, self._alone_error = ratio_error, alone_error
         self._first_step = self._step = step
         self._say = say
         self._held: set[str] = set()
@@ -308,7 +307,7 @@ class watch_invariants:
             logits = self._ref_policy.lm(input_ids=ids).logits[0, -n_response - 1 : -1]
         alone = logits.float().log_softmax(dim=-1).gather(-1, ids[0, -n_response:, None]).squeeze(-1)
         furthest = (alone - batch.ref_logprobs[row][valid]).abs().max().item()
-        if not furthest <= ALONE_ERROR * self._unpadded_error:
+        if not furthest <= self._alone_error:
             raise _Broken(f"in row {row} they differ by up to {furthest:.2g} nats")
         return True
 

@@ -18,13 +18,11 @@ from types import MethodType
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput
 
 from .profiles import Profile
-
-CACHES = ("cache", "layer_past", "past_key_values")  # what layers call the cache of keys and values
 
 
 @contextmanager
@@ -77,7 +75,8 @@ def _split_forward(rows: int):
 def _checkpointed_layer(layer: nn.Module, *args, **kwargs):
     if torch.is_grad_enabled():
         # the layer runs a second time in the backward pass, and would append its keys and values twice
-        kwargs |= {name: None for name in CACHES if name in kwargs}
+        args = [None if isinstance(value, Cache) else value for value in args]
+        kwargs = {name: None if isinstance(value, Cache) else value for name, value in kwargs.items()}
     return _checkpointed(type(layer).forward, layer, *args, **kwargs)
 
 

@@ -29,10 +29,6 @@ class Profile:
     rows: int
     checkpointing: bool
 
-    def passes(self, n_rows: int) -> int:
-        """How many passes `n_rows` rows take."""
-        return -(-n_rows // self.rows)
-
 
 # Largest first. tests/test_memory.py computes that each fits its card with a backbone of 124 or 135 million parameters,
 # prompts and responses of `PROFILE_LENGTH` tokens, a reward model, and the reserve.

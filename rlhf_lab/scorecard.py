@@ -148,7 +148,10 @@ def _gae(results: Results) -> Point:
 
 
 def _losses(results: Results) -> Point:
-    """Which of four tokens still get a policy gradient, and whether a fresh policy has ratio 1: read again, and without padding."""
+    """Which of four tokens still get a policy gradient, and whether a fresh policy has ratio 1.
+
+    The ratio has two figures: the batch read again as PPO does, and its responses read without padding.
+    """
     log_ratio = torch.tensor([[0.5, 0.5, -0.5, -0.5]], requires_grad=True)
     advantages = torch.tensor([[1.0, -1.0, 1.0, -1.0]])
     zeros, ones = torch.zeros(1, 4), torch.ones(1, 4)
@@ -157,19 +160,16 @@ def _losses(results: Results) -> Point:
     flows = [bool(g) for g in log_ratio.grad[0].abs() > 1e-8]
     right = sum(a == b for a, b in zip(flows, [False, True, True, False], strict=True))
     alone = results.ppo["first_ratio_error"]
-    own = results.ppo.get(
-        "own_ratio_error", alone
-    )  # a run of before there were two figures has the other one
-    precision = results.lab.compute.precision
-    limit, alone_limit = RATIO_ERROR[precision], UNPADDED_ERROR[precision]
+    own = results.ppo.get("own_ratio_error", alone)  # older runs have one figure only
+    limit = RATIO_ERROR[results.lab.compute.precision]
     lowest_kl = min(entry["approx_kl"] for entry in results.history)
     return Point(
         5,
         "PPO loss clips, ratio starts at 1",
         f"{right} of 4 clip cases, |ratio - 1| {own:.1e} at first ({alone:.1e} without padding), "
         f"lowest approx_kl {lowest_kl:.1e}",
-        f"4 of 4, < {limit:.0e} (< {alone_limit:.0e}), >= 0",
-        right == 4 and own < limit and alone < alone_limit and lowest_kl >= -1e-6,
+        f"4 of 4, < {limit:.0e} (< {UNPADDED_ERROR:.0e}), >= 0",
+        right == 4 and own < limit and alone < UNPADDED_ERROR and lowest_kl >= -1e-6,
     )
 
 

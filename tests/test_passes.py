@@ -64,12 +64,24 @@ def test_a_policy_says_the_same_in_passes_and_learns_the_same(code, model_folder
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
-def test_sft_and_the_reward_model_say_the_same_in_passes_too(code, llama_folder, batch, profile):
-    """In training mode, and with a call by name, as `train_sft` and `train_rm` do; Llama has no dropout."""
+def test_sft_and_the_reward_model_say_the_same_in_passes_too(code, model_folder, batch, profile):
+    """With a call by name and a cache, as `train_sft` does; in eval mode, since dropout would draw other masks."""
     ids, mask = batch
-    language_model = backbones.load_causal_lm(llama_folder).train()
+    language_model = backbones.load_causal_lm(model_folder)
     assert_same(language_model, lambda model: model(input_ids=ids, attention_mask=mask).logits, profile)
-    assert_same(code.reward_model.RewardModel(str(llama_folder)).train(), lambda m: m(*batch), profile)
+    assert_same(code.reward_model.RewardModel(str(model_folder)).eval(), lambda m: m(*batch), profile)
+
+
+def test_a_layer_that_is_computed_again_drops_out_the_same_numbers(gpt2_folder, batch):
+    """In training mode the gradient belongs to the masks that the forward pass drew."""
+    ids, mask = batch
+    model = backbones.load_causal_lm(gpt2_folder).train()
+
+    def read(model):
+        torch.manual_seed(3)
+        return model(input_ids=ids, attention_mask=mask).logits
+
+    assert_same(model, read, PROFILES["layers"])
 
 
 def test_a_ppo_step_in_passes_leaves_the_same_weights(code, gpt2_folder, padded_tokenizer):

@@ -245,7 +245,7 @@ def test_bfloat16_trains(settings, tmp_path):
 
 def test_bfloat16_keeps_the_weights_in_float32_and_the_first_ratio_near_1(settings, tmp_path):
     results = run_pipeline(open_lab(settings(dtype="bfloat16"), tmp_path / "run"))
-    assert results.ppo["first_ratio_error"] < 5e-2
+    assert results.ppo["first_ratio_error"] < 1e-4
     assert results.ppo["own_ratio_error"] < 1e-3
     weights = read_tensors(tmp_path / "run" / "ppo" / "policy.safetensors")
     assert {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()} == {torch.float32}
@@ -256,17 +256,17 @@ def test_the_pipeline_runs_on_a_gpu(settings, tmp_path):
         pytest.skip("needs a GPU")
     results = run_pipeline(open_lab(settings(device="cuda"), tmp_path / "run"))
     assert results.lab.compute.dtype == torch.bfloat16
-    assert results.ppo["first_ratio_error"] < 5e-2
+    assert results.ppo["first_ratio_error"] < 1e-4
     assert results.ppo["own_ratio_error"] < 1e-3
 
 
-def test_a_profile_changes_no_number_of_a_run(settings, tmp_path, monkeypatch):
-    """In float32, up to the order of sums; without dropout in SFT and reward model, which draws other masks."""
-    monkeypatch.setattr("torch.nn.functional.dropout", lambda x, *_, **__: x)
+def test_a_profile_changes_no_number_of_a_run(settings, llama_folder, tmp_path, monkeypatch):
+    """In float32, up to the order of sums; Llama has no dropout, which would draw other masks in SFT."""
     monkeypatch.setitem(PROFILES, "3 rows", Profile("3 rows", 8, 4, rows=3, checkpointing=True))
     runs = {}
     for name in ("none", "3 rows"):
-        runs[name] = run_pipeline(open_lab(settings(profile=name), tmp_path / name))
+        own = dataclasses.replace(settings(profile=name), backbone=str(llama_folder))
+        runs[name] = run_pipeline(open_lab(own, tmp_path / name))
     for key, value in without_times(runs["none"].history)[-1].items():
         assert runs["3 rows"].history[-1][key] == pytest.approx(value, abs=1e-4), key
     assert [runs[name].ppo["profile"] for name in runs] == ["none", "3 rows"]

@@ -18,7 +18,7 @@ from ..passes import in_passes
 from ..returned import check_rollout, checked_ppo_info
 from ..runs import read_json, read_tensors, write_json, write_tensors
 from ..sampling import judged_samples, look_at, token_logprobs
-from ..thresholds import RATIO_ERROR, UNPADDED_ERROR
+from ..thresholds import ALONE_ERROR, RATIO_ERROR
 from ..watch import StageWatch
 from .reward_model import load_reward
 
@@ -55,7 +55,7 @@ def _train(lab: Lab, folder: Path, policy, ref_policy) -> dict:
         kl_coef=settings.kl_coef,
         max_new_tokens=settings.new_tokens,
         ratio_error=RATIO_ERROR[lab.compute.precision],
-        unpadded_error=UNPADDED_ERROR[lab.compute.precision],
+        alone_error=ALONE_ERROR[lab.compute.precision],
         step=len(history),
         say=tqdm.write,  # above the progress bar
     )
@@ -159,10 +159,11 @@ def _save_example(lab: Lab, folder: Path, policy, ref_policy, reward_fn) -> None
 
 @torch.no_grad()
 def _first_ratio_errors(lab: Lab, policy, ref_policy, reward_fn) -> dict[str, float]:
-    """Largest |ratio - 1| before the first update, twice.
+    """Largest |ratio - 1| before the first update, of two kinds.
 
-    `own_ratio_error` is PPO's: the batch read again as `ppo_step` reads it. `first_ratio_error` is that to rows which the
-    workbench reads one by one, without padding: in bfloat16 the rounding of other sums is all of it.
+    `own_ratio_error` is PPO's: the batch read again as `ppo_step` reads it, in the run's precision.
+    `first_ratio_error` is that between the batch and rows which the workbench reads one by one, without padding. Both are
+    read in float32: it is a question about masks and positions, and bfloat16 rounds other sums to other numbers.
     """
     prompts = lab.data.prompts_train["prompt"][:8]
     with torch.random.fork_rng():
@@ -171,18 +172,23 @@ def _first_ratio_errors(lab: Lab, policy, ref_policy, reward_fn) -> dict[str, fl
         )
     check_rollout(batch, len(prompts))
     policy.eval()
+    mask = batch.response_mask
+
+    def read():
+        return lab.code.ppo.response_logprobs_and_values(
+            policy, batch.full_ids, batch.full_mask, mask.shape[1]
+        )[0].detach()
+
     with torch.enable_grad():  # as in an update: some kernels are others without
-        again, _ = lab.code.ppo.response_logprobs_and_values(
-            policy, batch.full_ids, batch.full_mask, batch.response_mask.shape[1]
-        )
-    own_ratio = (again.detach() - batch.old_logprobs)[batch.response_mask.bool()].exp()
+        own_ratio = (read() - batch.old_logprobs)[mask.bool()].exp()
     errors = []
-    for row in range(len(prompts)):
-        n_response = int(batch.response_mask[row].sum())
-        ids = batch.full_ids[row][batch.full_mask[row].bool()].tolist()
-        logprobs = token_logprobs(policy.lm, ids[:-n_response], ids[-n_response:])
-        ratio = (logprobs - batch.old_logprobs[row, :n_response]).exp()
-        errors.append((ratio - 1).abs())
+    with torch.autocast(lab.compute.device.type, enabled=False):
+        padded = read()
+        for row in range(len(prompts)):
+            n_response = int(mask[row].sum())
+            ids = batch.full_ids[row][batch.full_mask[row].bool()].tolist()
+            logprobs = token_logprobs(policy.lm, ids[:-n_response], ids[-n_response:])
+            errors.append(((logprobs - padded[row, :n_response]).exp() - 1).abs())
     return {
         "own_ratio_error": (own_ratio - 1).abs().max().item(),
         "first_ratio_error": torch.cat(errors).max().item(),
