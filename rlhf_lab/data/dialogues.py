@@ -159,7 +159,7 @@ def _from_hub(hub_set: HubSet) -> Path:
         hub_set.repository,
         "dataset",
         [f"*{split}{hub_set.suffix}" for split in ("train", "test")],
-        instead=f"give a copy as --data {short}:FOLDER, or use --data toy",
+        instead=f"give a copy as --data {short}:FOLDER, or use --data ratings or toy",
     )
 
 
