@@ -57,6 +57,16 @@ def main() -> int:
     peers.add_argument("--values", action="store_true", help="only the values")
     peers.set_defaults(command=_peers)
 
+    gpu = commands.add_parser("gpu", help="everything that is to be measured on a GPU, in 10 minutes")
+    gpu.add_argument("--out", type=Path, default=Path("runs/gpu-run"), help="new folder for page and figures")
+    gpu.add_argument("--rehearse", action="store_true", help="the same on the CPU, cut down to a minute")
+    gpu.set_defaults(command=_gpu)
+
+    grading = commands.add_parser("gpu-grading", help="its part that grades right and wrong training loops")
+    grading.add_argument("path", type=Path, help="JSON file to write")
+    grading.add_argument("--rehearse", action="store_true", help="fewer of them, and no training")
+    grading.set_defaults(command=_gpu_grading)
+
     generate = commands.add_parser("generate", help="write rlhf_exercises/ and notebooks/ from solutions/")
     generate.add_argument(
         "--discard-edits", action="store_true", help="also over files that a person has edited"
@@ -224,6 +234,18 @@ def _peers(arguments: argparse.Namespace) -> int:
         write_table(page, "values", values_table(comparisons))
         write_table(page, "costs", costs)
     return 0 if all(comparison.as_expected for comparison in comparisons) else 2
+
+
+def _gpu(arguments: argparse.Namespace) -> int:
+    from .gpu_run import gpu_run
+
+    return gpu_run(arguments.out.resolve(), arguments.rehearse)
+
+
+def _gpu_grading(arguments: argparse.Namespace) -> int:
+    from .gpu_run.grading import grade_loops
+
+    return grade_loops(arguments.path, arguments.rehearse)
 
 
 def _grader_bench(arguments: argparse.Namespace) -> int:

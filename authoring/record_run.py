@@ -40,7 +40,9 @@ def record_run(folder: Path) -> None:
         "reward_model": results.reward_model,
         "history": [{name: round(value, 5) for name, value in entry.items()} for entry in results.history],
         "goal": asked_of(lab.data.name).judge_goal(results.ppo["before"]["judge"]),
-        "memory": "\n\n".join(memory_table(dataclasses.replace(settings, profile=p)) for p in ("8gb", "auto")),
+        "memory": "\n\n".join(
+            memory_table(dataclasses.replace(settings, profile=p)) for p in ("8gb", "auto")
+        ),
         "samples": read_json(folder / "ppo" / "samples.json"),
         "methods": to_rows(outcomes),
     }

@@ -24,7 +24,7 @@ def main() -> int:
     )
     examine.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts there")
     examine.add_argument("--seed", type=int, default=0, help="of the numbers that the tests draw")
-    _without_training(examine)
+    _training(examine)
     examine.set_defaults(command=_examine)
 
     release = commands.add_parser(
@@ -94,14 +94,20 @@ def _run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="of a Dask scheduler whose workers are to examine"
     )
-    _without_training(parser)
+    _training(parser)
 
 
-def _without_training(parser: argparse.ArgumentParser) -> None:
+def _training(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-training",
         action="store_true",
         help="leave out the tests that train a model (a minute a submission)",
+    )
+    parser.add_argument(
+        "--device",
+        choices=["auto", "cpu"],
+        default="auto",
+        help="where train_ppo trains in its test: on a GPU where the room can use one, or never (default auto)",
     )
 
 
@@ -119,7 +125,8 @@ def _examine(arguments: argparse.Namespace) -> None:
     package = read_package(folder)
     for remark in package.remarks:
         print(remark)
-    with Examiner(training=not arguments.no_training, seed=arguments.seed) as examiner:
+    training, seed, device = not arguments.no_training, arguments.seed, arguments.device
+    with Examiner(training, seed, device=device) as examiner:
         verdicts = examiner.examine(package.files, names)
         print(f"student code was kept apart by: {examiner.confinement}")
     for name, verdict in verdicts.items():
@@ -164,14 +171,21 @@ def _grade(arguments: argparse.Namespace) -> int:
         arguments.only_new,
         not arguments.no_training,
         arguments.scheduler,
+        device=arguments.device,
     ).status
 
 
 def _regrade(arguments: argparse.Namespace) -> int:
     from .course.regrade import regrade
 
-    training = not arguments.no_training
-    _, run = regrade(arguments.course, arguments.jobs, arguments.student, training, arguments.scheduler)
+    _, run = regrade(
+        arguments.course,
+        arguments.jobs,
+        arguments.student,
+        not arguments.no_training,
+        arguments.scheduler,
+        device=arguments.device,
+    )
     return run.status
 
 

@@ -98,10 +98,15 @@ class Answer:
 
 
 class Candidate:
-    """One child of the room with the student's code in it."""
+    """One child of the room with the student's code in it.
+
+    Attributes:
+        device: where a test that trains puts its models.
+    """
 
     def __init__(self, child: Child):
         self._child = child
+        self.device = child.device
 
     def call(
         self,

@@ -490,10 +490,11 @@ TRAINING = {"n_steps": 16, "batch_size": 32, "max_new_tokens": 24, "ppo_epochs":
 TRAINING_LR = 2e-4
 SECONDS = 120.0  # about 12 are needed
 
-# Bands. What the solution reached in 18 runs, seeds of the course 0 to 9 with one to four seeds of torch each: the
+# Bands. What the solution reached in 19 runs, seeds of the course 0 to 10 with one to four seeds of torch each: the
 # reward rose by 1.1 to 1.9, the liking in it by 0.8 to 1.6; 4.7 to 11.6 nats of KL; 0.49 to 1.01 of the distinct bigrams
-# before; an EOS in 0.92 to 1 of the responses; mean_reward of the last three steps 0.3 below to 0.01 above that of the
-# fresh samples, and 0.66 to 1.32 times their KL.
+# before; an EOS in 0.92 to 1 of the responses; mean_reward of the last three steps 0.3 below to 0.15 above that of the
+# fresh samples, and 0.59 to 1.32 times their KL. All on CPUs: a GPU draws other numbers from the same seed, which is what
+# another seed does too, and what is lost on one is run again on the CPU.
 REWARD_RISE = 0.5
 LIKING_RISE = 0.35
 KL = (1.0, 25.0)  # nats a response
@@ -568,13 +569,17 @@ def _before(seed: int) -> SimpleNamespace:
 
 
 def _training(candidate: Candidate, draw: Draw) -> SimpleNamespace:
-    """The one run that has to learn, with `after`: what its policy says now."""
+    """The one run that has to learn, with `after`: what its policy says now.
+
+    It is made on the candidate's device; its weights are sampled and judged out here, on the CPU, whatever that was.
+    """
 
     def make() -> SimpleNamespace:
         policy = candidate.call("ppo.PolicyWithValueHead", str(SFT)).value
+        candidate.call(shared.move, policy, candidate.device, seconds=SECONDS)
         policies = policy, candidate.call(deepcopy, policy).value
         optim = candidate.call(loop_props.adamw, policy, TRAINING_LR).value
-        reward = candidate.call(props.LikingReward, _liking(draw.seed)).value
+        reward = candidate.call(props.LikingReward, _liking(draw.seed), candidate.device).value
         prompts = _texts("prompts_train", "prompt")
         run = _run(candidate, policies, reward, prompts, optim, seed=draw.seed, seconds=SECONDS, **TRAINING)
         run.lm, run.ref_lm = (
@@ -595,6 +600,7 @@ def _training(candidate: Candidate, draw: Draw) -> SimpleNamespace:
     message="After your run the policy does not say what the reward asks for: fresh samples score hardly more than before.",
     after=[STEPS, TRAINED],
     training=True,
+    gpu=True,
 )
 def training_reward(candidate: Candidate, draw: Draw):
     after, before = _training(candidate, draw).after, _before(draw.seed)
@@ -610,6 +616,7 @@ def training_reward(candidate: Candidate, draw: Draw):
     "an end.",
     after=["the reward rises"],
     training=True,
+    gpu=True,
 )
 def training_language(candidate: Candidate, draw: Draw):
     run, before = _training(candidate, draw), _before(draw.seed)
@@ -627,6 +634,7 @@ def training_language(candidate: Candidate, draw: Draw):
     message="The history of your run and what its policy says now do not belong together.",
     after=["the reward rises"],
     training=True,
+    gpu=True,
 )
 def training_history(candidate: Candidate, draw: Draw):
     run, reward = _training(candidate, draw), _reward(draw.seed)

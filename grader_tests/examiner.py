@@ -25,6 +25,7 @@ from . import (  # noqa: F401  each declares its tests when it is imported
 )
 from .candidate import Candidate, Raised
 from .fingerprint import digest_of
+from .gpu import GpuRoom
 from .hidden import TESTS, Draw, HiddenTest, Wrong
 from .room import Child, Gone, Room, RoomLost
 from .verdict import ExerciseVerdict
@@ -69,10 +70,19 @@ class Examiner:
         seed: of the numbers that the tests draw: each course has its own.
         patience: factor on every time limit, for a slow machine.
         naming: whether the visible check is run where points are missing, since it knows more mistakes by name.
+        device: "auto" trains on a GPU where there is one that a room can use, "cpu" never does.
     """
 
-    def __init__(self, training: bool = True, seed: int = 0, patience: float = 1.0, naming: bool = True):
+    def __init__(
+        self,
+        training: bool = True,
+        seed: int = 0,
+        patience: float = 1.0,
+        naming: bool = True,
+        device: str = "auto",
+    ):
         self._training, self._seed, self._patience, self._naming = training, seed, patience, naming
+        self._gpu_room = GpuRoom(patience) if training and device == "auto" else None
         self._room = Room(patience)
         self._seen: dict[tuple, ExerciseVerdict] = {}
 
@@ -84,11 +94,14 @@ class Examiner:
 
     def close(self) -> None:
         self._room.close()
+        if self._gpu_room is not None:
+            self._gpu_room.close()
 
     @property
     def confinement(self) -> str:
-        """How the student's code is kept apart."""
-        return self._room.confinement
+        """How the student's code is kept apart; and on what it trained, where there is a GPU."""
+        remark = self._gpu_room.remark if self._gpu_room is not None else ""
+        return "; ".join(filter(None, [self._room.confinement, remark]))
 
     def examine(self, files: Mapping[str, bytes], names: Iterable[str]) -> dict[str, ExerciseVerdict]:
         """Points of each of these exercises.
@@ -157,7 +170,10 @@ class Examiner:
         self, exercise: Exercise, files: Mapping[str, bytes], mixed: bool
     ) -> tuple[ExerciseVerdict, bool]:
         """The verdict, and whether an exception of the student's code cost points."""
-        sitting = _Sitting(lambda: self._enter(exercise, files, mixed))
+        sitting = _Sitting(
+            lambda: self._enter(self._child(), exercise, files, mixed),
+            lambda: self._enter_with_gpu(exercise, files, mixed),
+        )
         try:
             tests = [test for test in TESTS[exercise.name] if self._training or not test.training]
             failed: dict[HiddenTest, str] = {}
@@ -183,14 +199,18 @@ class Examiner:
         finally:
             sitting.close()
 
-    def _enter(self, exercise: Exercise, files: Mapping[str, bytes], mixed: bool) -> Child:
-        """A child with the student's code in it.
+    def _enter_with_gpu(self, exercise: Exercise, files: Mapping[str, bytes], mixed: bool) -> Child | None:
+        """The same with a GPU; None where there is none."""
+        child = self._gpu_room.child() if self._gpu_room is not None else None
+        return self._enter(child, exercise, files, mixed) if child is not None else None
+
+    def _enter(self, child: Child, exercise: Exercise, files: Mapping[str, bytes], mixed: bool) -> Child:
+        """This child, with the student's code in it.
 
         Raises:
             Broken: when it cannot be imported.
             Stuck: when importing it leads to no end.
         """
-        child = self._child()
         names = [other.name for other in exercises().values() if other.module == exercise.module]
         mix = (reference_without(exercise), exercise.module, names, exercise.name) if mixed else None
         try:
@@ -207,7 +227,7 @@ class Examiner:
     def _mistake(self, exercise: Exercise, files: Mapping[str, bytes], mixed: bool) -> str | None:
         """The mistake, where the visible check knows it by name. Its experiments are public, and so run in the room."""
         try:
-            child = self._enter(exercise, files, mixed)
+            child = self._enter(self._child(), exercise, files, mixed)
         except (Broken, Stuck):
             return None
         try:
@@ -239,6 +259,10 @@ class Stuck(Exception):
 class _Sitting:
     """The tests of one exercise, on as many children as they use up.
 
+    Args:
+        enter: makes a child with the student's code in it.
+        enter_with_gpu: makes one with a GPU, or None where there is none.
+
     Attributes:
         over: why it makes no sense to go on, or empty.
         raised: whether a test failed because the student's code raised what a missing or changed function leads to.
@@ -246,12 +270,15 @@ class _Sitting:
         examined: whether there is a function to examine.
     """
 
-    def __init__(self, enter: Callable[[], Child]):
+    def __init__(self, enter: Callable[[], Child], enter_with_gpu: Callable[[], Child | None]):
         self._enter, self._lives, self._child = enter, LIVES, None
+        self._enter_with_gpu, self._gpu_child, self._gpu_tried = enter_with_gpu, None, False
         self.over, self.raised, self.gone, self.examined = "", False, False, True
 
     def run(self, test: HiddenTest, draw: Draw) -> str | None:
         """None when the test passes, else its sentence to the student."""
+        if test.gpu and self._passes_with_gpu(test, draw):
+            return None
         try:
             if self._child is None:
                 self._child = self._enter()
@@ -279,10 +306,30 @@ class _Sitting:
         except Exception:  # an answer of a kind that the test did not think of
             return test.message
 
+    def _passes_with_gpu(self, test: HiddenTest, draw: Draw) -> bool:
+        """Whether the test passes on a GPU. What is lost there, for whatever reason, is not lost yet: the memory of the
+        card may be another's, and verdicts do not depend on the device. After a first loss the GPU is left alone."""
+        try:
+            if not self._gpu_tried:
+                self._gpu_tried, self._gpu_child = True, self._enter_with_gpu()
+            if self._gpu_child is None:
+                return False
+            test.experiment(Candidate(self._gpu_child), draw)
+            return True
+        except Exception:  # of the student's code, of CUDA, of the room
+            self._close_gpu_child()
+            return False
+
     def close(self) -> None:
+        self._close_gpu_child()
         if self._child is not None:
             self._child.close()
             self._child = None
+
+    def _close_gpu_child(self) -> None:
+        if self._gpu_child is not None:
+            self._gpu_child.close()
+            self._gpu_child = None
 
 
 def _where(raised: Raised) -> str:

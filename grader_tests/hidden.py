@@ -33,6 +33,7 @@ class HiddenTest:
         after: titles of tests that must have passed, else this one is lost too: "leaves its arguments alone" is
             worth nothing from a function that does nothing.
         training: whether it trains a model, and is left out where that is switched off.
+        gpu: whether it is run on a GPU where there is one: it puts what it trains on the candidate's `device`.
         experiment: the test itself.
     """
 
@@ -43,6 +44,7 @@ class HiddenTest:
     message: str
     after: tuple[str, ...]
     training: bool
+    gpu: bool
     experiment: Callable[[Candidate, "Draw"], None]
 
 
@@ -57,12 +59,13 @@ def hidden(
     message: str,
     after: Sequence[str] = (),
     training: bool = False,
+    gpu: bool = False,
 ):
     """Declare the decorated function as the next hidden test of an exercise."""
 
     def register(experiment: Callable[[Candidate, "Draw"], None]):
         test = HiddenTest(
-            exercise, title, points, tuple(catches), message, tuple(after), training, experiment
+            exercise, title, points, tuple(catches), message, tuple(after), training, gpu, experiment
         )
         TESTS.setdefault(exercise, []).append(test)
         return experiment

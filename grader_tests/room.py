@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import rlhf_lab
 from rlhf_lab.errors import LabError
-from rlhf_lab.room import ENVIRONMENT, PYTHON_FOLDERS, SYSTEM_FILES
+from rlhf_lab.room import ENVIRONMENT, PYTHON_FOLDERS, SYSTEM_FILES, gpu
 from rlhf_lab.room.wire import Unreadable, receive, send, unpack
 
 ANSWER = 64 << 20  # bytes of one answer
@@ -33,11 +34,44 @@ class RoomLost(Exception):
     """The warm parent cannot be started, or has ended."""
 
 
+@dataclass(frozen=True)
+class Gpu:
+    """What a room needs in order to compute on a GPU.
+
+    Attributes:
+        files: of the driver in /dev.
+        driver: folder of the driver's library.
+        device: what torch calls it.
+    """
+
+    files: tuple[str, ...]
+    driver: str
+    device: str
+
+    def arguments(self) -> list[str]:
+        """Of the warm parent's command."""
+        return ["--gpu", *self.files, "--device", self.device, "--driver", self.driver]
+
+    def bubblewrap(self) -> list[str]:
+        """Of bubblewrap's command: device files, the driver's library, and what that reads and is told."""
+        options = []
+        for path in self.files:
+            options += ["--dev-bind", path, path]
+        for folder in (self.driver, *gpu.SYSTEM_FOLDERS):
+            if Path(folder).exists() and not folder.startswith(("/usr/", "/lib")):
+                options += ["--ro-bind", folder, folder]
+        told = {name: os.environ[name] for name in gpu.VARIABLES if name in os.environ}
+        for name, value in {**told, **gpu.ENVIRONMENT, "LD_LIBRARY_PATH": self.driver}.items():
+            options += ["--setenv", name, value]
+        return options
+
+
 class Room:
     """The warm parent, in a process of its own. It is left with `close`.
 
     Args:
         patience: factor on every time limit, for a slow machine.
+        gpu: that its children may use; only inside bubblewrap.
 
     Raises:
         LabError: on Windows, where student code could read the hidden tests, and where Python's own rlhf_lab is not
@@ -45,8 +79,9 @@ class Room:
         RoomLost: when it does not start.
     """
 
-    def __init__(self, patience: float = 1.0):
+    def __init__(self, patience: float = 1.0, gpu: Gpu | None = None):
         self.patience = patience
+        self.device = gpu.device if gpu else "cpu"
         if sys.platform == "win32":
             raise LabError(
                 "student code can be confined on Linux and macOS only: grade in a container or in WSL"
@@ -54,8 +89,8 @@ class Room:
         check_workbench()
         self._control, theirs = socket.socketpair()
         command = [sys.executable, "-I", "-m", "rlhf_lab.room.server", "--control", str(theirs.fileno())]
-        command += ["--cpu-seconds", str(CPU_SECONDS)]
-        wrapper = bubblewrap() if bubblewrap_works() else []
+        command += ["--cpu-seconds", str(CPU_SECONDS), *(gpu.arguments() if gpu else [])]
+        wrapper = bubblewrap(gpu) if bubblewrap_works() else []
         if not wrapper and (copies := installed_copies()):
             raise LabError(
                 f"without bubblewrap, student code could read {copies[0]}: install bubblewrap, or install the course "
@@ -129,11 +164,13 @@ class Child:
     Every request may raise `Gone`.
 
     Attributes:
+        device: where a test that trains may put its models.
         shared: what the tests of one child have in common, by name (see `Candidate.once`).
     """
 
     def __init__(self, room: Room, pid: int, wall: socket.socket):
         self._room, self._pid, self._wall = room, pid, wall
+        self.device = room.device
         self.shared: dict[str, Any] = {}
 
     def ask(self, operation: str, *arguments: Any, seconds: float) -> Any:
@@ -176,8 +213,9 @@ class _Patient:
         return self._wall.recv(size)
 
 
-def bubblewrap() -> list[str]:
-    """The command that puts the warm parent into a file system of its own: Python, the workbench, and nothing else."""
+def bubblewrap(gpu: Gpu | None = None) -> list[str]:
+    """The command that puts the warm parent into a file system of its own: Python, the workbench, and nothing else but
+    what a GPU needs where there is one."""
     workbench = Path(rlhf_lab.__file__).parent
     command = ["bwrap", "--die-with-parent", "--unshare-all", "--as-pid-1", "--clearenv"]
     for name, value in {**ENVIRONMENT, "PATH": PROGRAMS, "RLHF_ROOM": "bubblewrap"}.items():
@@ -198,6 +236,7 @@ def bubblewrap() -> list[str]:
     for folder in PYTHON_FOLDERS:
         if not folder.startswith("/usr"):
             command += ["--ro-bind", folder, folder]
+    command += gpu.bubblewrap() if gpu else []
     for place in installed_copies():
         command += ["--tmpfs", str(place)]
     command += ["--ro-bind", str(workbench), str(workbench), "--"]

@@ -30,11 +30,14 @@ the LM head and the value head only where a response token is predicted, and a c
 makes it as much arithmetic as one forward pass. Element-wise work (norms, softmax, the optimiser) is not
 counted: the ratio shows it.
 
-The floor's time is that number over the rate of a matrix product, measured in the same run on the model's own
-shape: `[batch * tokens, hidden] x [hidden, 4 * hidden]`. Where it takes longer to read the weights once in
-each pass, at the speed of a copy of as many bytes, that time is the floor. It often is in generation, whose
-passes are one token long. The floor takes the best rate and the loops the median time: on a machine that is
-busy with something else taught/floor comes out too high, naive/taught does not.
+The floor's time is that number over the rate of a matrix product, measured in the same run: on a CPU on the
+model's own shape, `[batch * tokens, hidden] x [hidden, 4 * hidden]`, on a GPU on `GPU_SHAPE`, for a card comes to
+its rate in large products only, and a small one would measure the launch. Where it takes longer to read the
+weights once in each pass, at the speed of a copy of as many bytes, that time is the floor. It often is in
+generation, whose passes are one token long. A weight is read in the precision in which it is multiplied: the
+weights are stored in float32, and with bfloat16 autocast casts them anew in each pass, but they change only with
+an update, so that the casts are a cost that the ratio shows. The floor takes the best rate and the loops the
+median time: on a machine that is busy with something else taught/floor comes out too high, naive/taught does not.
 """
 
 import json
@@ -58,6 +61,7 @@ from .taught_code import TaughtCode
 PHASES = ("generation", "scoring", "update")
 PPO_EPOCHS = 4
 LEARNING_RATE = 1e-5
+GPU_SHAPE = (8192, 8192, 8192)  # of the matrix product that says what a card can do
 SECONDS_PER_RATE = 0.2  # how long a matrix product or a copy is repeated to find its best rate
 
 PROMPTS = (
@@ -113,6 +117,10 @@ class BenchResult:
     copy_bytes_per_second: float
     taught_peak_bytes: int
     naive_peak_bytes: int
+
+    def share_of_floor(self, phase: str) -> float:
+        """How much of the speed that the floor allows the taught code reaches, 0 to 1."""
+        return 1 / self.taught_over_floor(phase)
 
     def taught_over_floor(self, phase: str) -> float:
         return statistics.median(self.taught[phase]) / self.floor[phase]
@@ -171,9 +179,9 @@ def bench(
     def naive() -> dict[str, float]:
         return naive_step(code, subject, prompt_ids, new_tokens)
 
-    model_size = ModelSize.of(subject.policy)
-    hidden = subject.policy.lm.config.hidden_size
-    matmul_shape = (batch_size * (max(lengths) + new_tokens), hidden, 4 * hidden)
+    model_size = ModelSize.of(subject.policy, compute.dtype)
+    tokens, hidden = batch_size * (max(lengths) + new_tokens), subject.policy.lm.config.hidden_size
+    matmul_shape = measured_shape(compute.device, tokens, hidden)
     taught_seconds, naive_seconds, matmul_rates, copy_rates = [], [], [], []
     with compute.autocast():
         # the first step of each warms up the libraries: it is not timed, and the memory is read from it
@@ -403,7 +411,7 @@ class ModelSize:
         backbone: weights of the matrix products that each token goes through, embeddings not included.
         lm_head: hidden size times vocabulary.
         value_head: weights of its two matrix products.
-        bytes_per_weight: as they are stored.
+        bytes_per_weight: in the precision in which they are multiplied.
     """
 
     layers: int
@@ -414,7 +422,7 @@ class ModelSize:
     bytes_per_weight: int
 
     @classmethod
-    def of(cls, policy: nn.Module) -> "ModelSize":
+    def of(cls, policy: nn.Module, dtype: torch.dtype) -> "ModelSize":
         config = policy.lm.config
         head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         head = policy.lm.get_output_embeddings().weight
@@ -424,7 +432,7 @@ class ModelSize:
             backbone=matmul_weights(policy.lm.base_model),
             lm_head=head.numel(),
             value_head=matmul_weights(policy.value_head),
-            bytes_per_weight=head.element_size(),
+            bytes_per_weight=dtype.itemsize,
         )
 
     @property
@@ -476,6 +484,11 @@ def step_work(
         "scoring": (policy + reference + reward, 3),
         "update": (3 * policy * ppo_epochs, 2 * ppo_epochs),
     }
+
+
+def measured_shape(device: torch.device, tokens: int, hidden: int) -> tuple[int, int, int]:
+    """Rows, inner size and columns of the matrix product whose rate the floor takes."""
+    return GPU_SHAPE if device.type == "cuda" else (tokens, hidden, 4 * hidden)
 
 
 def matmul_rate(shape: tuple[int, int, int], compute: Compute) -> float:
@@ -594,6 +607,7 @@ def format_result(result: BenchResult) -> str:
 def to_json(result: BenchResult) -> str:
     """The result with its ratios, for a program."""
     ratios = {
+        "share_of_floor": {phase: result.share_of_floor(phase) for phase in (*PHASES, "total")},
         "taught_over_floor": {phase: result.taught_over_floor(phase) for phase in (*PHASES, "total")},
         "naive_over_taught": {phase: result.naive_over_taught(phase) for phase in (*PHASES, "total")},
     }

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import functools
 import json
+import statistics
 import time
 from types import SimpleNamespace
 
@@ -83,7 +84,7 @@ def test_model_size_of_gpt2(code, gpt2_folder):
     policy = code.ppo.PolicyWithValueHead(str(gpt2_folder))
     vocabulary = policy.lm.config.vocab_size
     # a layer: 32 x 96 queries, keys and values, 32 x 32 output, 32 x 128 and back
-    assert ModelSize.of(policy) == ModelSize(
+    assert ModelSize.of(policy, torch.float32) == ModelSize(
         layers=2, width=32, backbone=2 * (32 * 96 + 32 * 32 + 2 * 32 * 128), lm_head=32 * vocabulary,
         value_head=32 * 32 + 32, bytes_per_weight=4,
     )  # fmt: skip
@@ -93,10 +94,22 @@ def test_model_size_of_llama(code, llama_folder):
     policy = code.ppo.PolicyWithValueHead(str(llama_folder))
     vocabulary = policy.lm.config.vocab_size
     # a layer: 32 x 32 queries and output, 32 x 16 keys and values, three of 32 x 48; the head is not tied
-    assert ModelSize.of(policy) == ModelSize(
+    assert ModelSize.of(policy, torch.float32) == ModelSize(
         layers=2, width=32, backbone=2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48), lm_head=32 * vocabulary,
         value_head=32 * 32 + 32, bytes_per_weight=4,
     )  # fmt: skip
+
+
+def test_a_weight_is_read_in_the_precision_in_which_it_is_multiplied(code, gpt2_folder):
+    policy = code.ppo.PolicyWithValueHead(str(gpt2_folder))
+    in_float32, in_bfloat16 = (ModelSize.of(policy, dtype) for dtype in (torch.float32, torch.bfloat16))
+    assert policy.lm.get_output_embeddings().weight.dtype == torch.float32, "autocast leaves them as they are"
+    assert in_bfloat16.bytes_to_read * 2 == in_float32.bytes_to_read
+
+
+def test_the_rate_is_that_of_the_models_own_shape_on_a_cpu_and_of_a_large_one_on_a_gpu():
+    assert bench.measured_shape(torch.device("cpu"), 500, 32) == (500, 32, 128)
+    assert bench.measured_shape(torch.device("cuda"), 500, 32) == bench.GPU_SHAPE
 
 
 def test_the_floor_against_a_count_by_hand():
@@ -143,6 +156,8 @@ def test_bench_measures_every_phase_and_says_what_it_found(code, gpt2_folder, mo
     content = json.loads(bench.to_json(result))
     assert content["taught"] == result.taught
     assert content["naive_over_taught"]["total"] == result.naive_over_taught("total")
+    seconds = statistics.median(result.taught["generation"])
+    assert content["share_of_floor"]["generation"] == pytest.approx(result.floor["generation"] / seconds)
 
 
 @pytest.mark.parametrize(
@@ -193,3 +208,10 @@ def test_peak_memory_sees_what_is_given_back():
 
     before = bench.peak_memory(lambda: None, CPU.device)
     assert bench.peak_memory(hold_256_mib, CPU.device) - before > 200 * 2**20
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_the_floor_on_a_gpu_is_below_what_was_measured(code, gpt2_folder):
+    result = bench.bench(code, str(gpt2_folder), new_tokens=NEW_TOKENS, repeats=2, compute=choose_compute())
+    assert result.matmul_shape == bench.GPU_SHAPE
+    assert all(0 < result.share_of_floor(phase) < 1 for phase in (*PHASES, "total"))

@@ -30,10 +30,12 @@ class Exam:
     Attributes:
         training: whether the tests that train a model are among them.
         seed: of the numbers that the tests draw.
+        device: "auto" trains on a GPU where there is one, "cpu" never does; no verdict depends on it.
     """
 
     training: bool = True
     seed: int = 0
+    device: str = "auto"
 
     def fingerprint(self) -> str:
         return exam_fingerprint(self.training, self.seed)
@@ -43,7 +45,7 @@ class Exam:
     ) -> tuple[dict[str, ExerciseVerdict], str]:
         """Verdicts of these exercises, and how the student's code was kept apart."""
         with _in_turn:
-            examiner = _examiner(self.training, self.seed)
+            examiner = _examiner(self.training, self.seed, self.device)
             return examiner.examine(files, names), examiner.confinement
 
 
@@ -51,10 +53,10 @@ _in_turn = threading.Lock()  # a worker of a cluster may have several threads, a
 
 
 @functools.cache
-def _examiner(training: bool, seed: int):
+def _examiner(training: bool, seed: int, device: str):
     from ..examiner import Examiner
 
-    examiner = Examiner(training, seed)
+    examiner = Examiner(training, seed, device=device)
     atexit.register(examiner.close)
     return examiner
 

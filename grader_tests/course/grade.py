@@ -78,6 +78,7 @@ def grade(
     training: bool = True,
     scheduler: str | None = None,
     exam: Exam | None = None,
+    device: str = "auto",
 ) -> GradingRun:
     """Grade what was handed in and is not graded yet; print a line for each and a table at the end.
 
@@ -89,6 +90,7 @@ def grade(
         training: whether the tests that train a model are run.
         scheduler: address of a Dask scheduler, whose workers then examine. All files are written here.
         exam: the hidden tests, when not the course's own.
+        device: of the tests that train (see `Exam`).
 
     Raises:
         LabError: when there is no course, nothing has been handed in, another run is working in it, or a student is
@@ -96,7 +98,7 @@ def grade(
     """
     course = Course(course_dir)
     tasks, strays = _tasks(course, students)
-    exam = exam or Exam(training, course.seed)
+    exam = exam or Exam(training, course.seed, device)
     started = time.monotonic()
     with only_run(course), Workers(jobs, LIMIT) as workers:
         if scheduler is None:

@@ -41,6 +41,7 @@ def regrade(
     training: bool = True,
     scheduler: str | None = None,
     exam: Exam | None = None,
+    device: str = "auto",
 ) -> tuple[list[Change], GradingRun]:
     """Examine again, write the new marks, print and return whose marks changed. Manual scores and comments stay.
 
@@ -52,7 +53,7 @@ def regrade(
     course = Course(course_dir)
     with only_run(course):
         before = _set_aside(course, students)
-    run = grade(course_dir, jobs, students, training=training, scheduler=scheduler, exam=exam)
+    run = grade(course_dir, jobs, students, training=training, scheduler=scheduler, exam=exam, device=device)
     after = {
         _key(outcome.verdict): outcome.verdict for outcome in run.outcomes if outcome.verdict is not None
     }

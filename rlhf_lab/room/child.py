@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..student_code import builtin_kind, stub_of
-from . import code
+from . import code, gpu
 from .wire import Handle, Packer, TooLarge, receive, replaced, send
 
 TEXT = 2000  # characters of an exception's message
@@ -20,9 +20,14 @@ TOO_LARGE = {"kind": "MemoryError", "text": "too large an answer", "stub": None,
 REQUEST = 1 << 30  # bytes; requests come from the examiner, who is trusted
 
 
-def serve(wall: socket.socket, folder: Path) -> None:
-    """Answer requests until the examiner hangs up."""
-    child = Child(folder)
+def serve(wall: socket.socket, folder: Path, device: str, problem: str | None) -> None:
+    """Answer requests until the examiner hangs up.
+
+    Args:
+        device: that tests which train may use here.
+        problem: why it could not be started, or None.
+    """
+    child = Child(folder, device, problem)
     while True:
         try:
             operation, arguments = pickle.loads(receive(wall, REQUEST))
@@ -39,14 +44,20 @@ def serve(wall: socket.socket, folder: Path) -> None:
 class Child:
     """The objects of one examination. Each public method is a request that an examiner may make."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, device: str, problem: str | None):
         self._folder = folder
+        self._device, self._problem = device, problem
         self._objects: list[Any] = []
         self._code = None
 
     def keep(self, value: Any) -> int:
         self._objects.append(value)
         return len(self._objects) - 1
+
+    def device(self) -> dict:
+        """What the device is called, or why it does not work now that this process is confined."""
+        problem = self._problem or gpu.problem_of(self._device)
+        return {"problem": problem, "name": "" if problem else gpu.name_of(self._device)}
 
     def survey(self, files: Mapping[str, bytes], exercises: Mapping[str, list[str]]) -> dict:
         """`code.survey` of each module that is there."""

@@ -1,7 +1,7 @@
 """The warm parent: torch is loaded once, and every examination gets a fork of it.
 
 It is told what to do over a socket (`--control FD`): `fork` comes with the child's own socket, `kill` with a number.
-Student code never runs in this process.
+Student code never runs in this process. With `--gpu FILE ...`, the driver's device files, its children may use the GPU.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from . import ENVIRONMENT, confine
+from . import ENVIRONMENT, confine, gpu
 
 MESSAGE = 4096  # bytes of one instruction
 
@@ -24,6 +24,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--cpu-seconds", type=int, required=True)
+    parser.add_argument("--gpu", nargs="+", default=[], metavar="FILE")
+    parser.add_argument("--device", default="cpu", help="that torch is to find behind these files")
+    parser.add_argument("--driver", help="folder of the GPU's library")
     options = parser.parse_args()
     control = socket.socket(fileno=options.control)
     warm_up()
@@ -37,7 +40,7 @@ def main() -> None:
         instruction = json.loads(message)
         if "fork" in instruction:
             scratch = tempfile.mkdtemp(prefix="room-")
-            pid = _fork(handles[0], scratch, control, options.cpu_seconds, namespaces)
+            pid = _fork(handles[0], scratch, control, options, namespaces)
             os.close(handles[0])
             children[pid] = scratch
             control.send(json.dumps({"child": pid}).encode())
@@ -91,7 +94,9 @@ def _instruction(control: socket.socket) -> tuple[bytes, list[int]]:
     return message, list(handles)
 
 
-def _fork(handle: int, scratch: str, control: socket.socket, cpu_seconds: int, namespaces: bool) -> int:
+def _fork(
+    handle: int, scratch: str, control: socket.socket, options: argparse.Namespace, namespaces: bool
+) -> int:
     """A child that serves `handle`; with namespaces of its own it is process 1 of one."""
     pid = os.fork()
     if pid:
@@ -105,38 +110,49 @@ def _fork(handle: int, scratch: str, control: socket.socket, cpu_seconds: int, n
                 _, status = os.waitpid(inner, 0)
                 os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
             confine.private_scratch(scratch)
-        _confine(scratch, cpu_seconds)
-        _serve(handle, scratch)
+        _serve(handle, scratch, options)
     finally:
         os._exit(1)
 
 
-def _confine(scratch: str, cpu_seconds: int) -> None:
-    os.chdir(scratch)
-    os.environ.clear()
-    os.environ.update({**ENVIRONMENT, "HOME": scratch, "TMPDIR": scratch})
-    tempfile.tempdir = scratch
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in range(3):
-        os.dup2(nowhere, stream)
-    from ..checks.models import micro_folder
-
-    confine.limit_resources(cpu_seconds)
-    if sys.platform == "linux":
-        course = Path(__file__).parents[1]
-        confine.only_these_files([*confine.python_folders(course), micro_folder()], scratch)
-        confine.drop_capabilities()
-        confine.die_with_parent()
-        confine.no_processes_no_sockets()
-
-
-def _serve(handle: int, scratch: str) -> None:
+def _serve(handle: int, scratch: str, options: argparse.Namespace) -> None:
     from .child import serve
 
     wall = socket.socket(fileno=os.dup(handle))
     os.closerange(3, wall.fileno())
     os.closerange(wall.fileno() + 1, 256)
-    serve(wall, Path(scratch))
+    _settle(scratch)
+    # the driver opens files and a socket of its own, and keeps them: after the others are closed, before none may be
+    problem = gpu.problem_of(options.device) if options.gpu else None
+    _confine(scratch, options)
+    serve(wall, Path(scratch), options.device, problem)
+
+
+def _settle(scratch: str) -> None:
+    """A folder, an environment and streams that are nobody else's."""
+    os.chdir(scratch)
+    for_gpu = {name: os.environ[name] for name in gpu.VARIABLES if name in os.environ}
+    os.environ.clear()
+    os.environ.update({**ENVIRONMENT, **for_gpu, "HOME": scratch, "TMPDIR": scratch})
+    tempfile.tempdir = scratch
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
+def _confine(scratch: str, options: argparse.Namespace) -> None:
+    from ..checks.models import micro_folder
+
+    with_gpu = bool(options.gpu)
+    confine.limit_resources(options.cpu_seconds, with_gpu)
+    if sys.platform == "linux":
+        readable = [*confine.python_folders(Path(__file__).parents[1]), micro_folder()]
+        readable += [options.driver, *gpu.SYSTEM_FOLDERS] if with_gpu else []
+        confine.only_these_files(readable, scratch, options.gpu)
+        confine.drop_capabilities()
+        confine.die_with_parent()
+        confine.no_processes_no_sockets(with_gpu)
 
 
 def _kill(pid: int) -> None:

@@ -70,11 +70,13 @@ class LikingReward:
 
     Args:
         liking: of each token, `[vocab]`.
+        device: of the ids and masks that it is going to be asked about.
     """
 
-    def __init__(self, liking: Tensor):
-        self.liked = WeightedMean(liking)
+    def __init__(self, liking: Tensor, device: str = "cpu"):
+        self.liked = WeightedMean(liking.to(device))
         self._shipped = ShippedReward()
+        self._shipped.model.to(device)
 
     def __call__(self, full_ids: Tensor, full_mask: Tensor, /) -> Tensor:
         return self.liked(full_ids, full_mask) + 0.5 * self._shipped(full_ids, full_mask)

@@ -54,6 +54,11 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return model.state_dict()
 
 
+def move(model: nn.Module, device: str) -> None:
+    """Put a model on a device, before an optimiser learns of its weights."""
+    model.to(device)
+
+
 def counting_sgd(policy: nn.Module, lr: float, momentum: float) -> torch.optim.Optimizer:
     """SGD on all weights of a policy that counts the optimiser's steps in `steps`."""
     optim = torch.optim.SGD(policy.parameters(), lr=lr, momentum=momentum)
