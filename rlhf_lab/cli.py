@@ -191,7 +191,7 @@ def _settings(arguments: argparse.Namespace, seed: int | None) -> Settings:
     kind = (given.get(name, getattr(Settings, name)) for name in ("backbone", "data"))
     settings = {**defaults_for(*kind), **given}
     for name, value in settings.items():
-        lowest = 0 if name in ("seed", "sft_epochs", "kl_coef") else 1e-12
+        lowest = 0 if name in ("seed", "sft_epochs", "kl_coef", "ppo_warmup") else 1e-12
         highest = 2**63 - 1 if name == "seed" else 1_000_000
         if isinstance(value, (int, float)) and not value <= highest:  # NaN is not either
             raise LabError(f"--{name.replace('_', '-')} is {value}: it must be at most {highest}")

@@ -47,6 +47,7 @@ class Settings:
     batch: int = _setting(32, "responses sampled in a PPO step")
     new_tokens: int = _setting(24, "at which a response is cut")
     ppo_lr: float = _setting(1e-4, "learning rate of PPO")
+    ppo_warmup: int = _setting(0, "steps in which PPO's learning rate rises to that")
     ppo_epochs: int = _setting(4, "updates on each rollout")
     kl_coef: float = _setting(0.05, "price of a nat of KL to the reference")
 
@@ -65,10 +66,18 @@ PRETRAINED = dict(
     sft_epochs=2, sft_lr=1e-4, rm_epochs=1, rm_lr=2e-5, max_len=64, batch=16, new_tokens=20, ppo_lr=5e-6
 )
 
-# The snippets are short, and a liked one ends within 32 tokens. In a second epoch SmolLM2 learns them by heart.
-RATED = dict(max_len=40, new_tokens=32, sft_epochs=1)
+# The snippets are short, and a liked one ends within 20 tokens. In a second epoch SmolLM2 learns them by heart.
+RATED = dict(max_len=28, new_tokens=20, sft_epochs=1)
+# People write in more ways than the toy corpus does: it takes more responses to say which words are liked, and larger
+# steps. AdamW's first steps are its largest (each weight moves by the whole rate), so the rate starts low.
+RATED_PRETRAINED = dict(batch=64, ppo_epochs=2, ppo_lr=3e-5, ppo_warmup=10)
 
 
 def defaults_for(backbone: str, data: str) -> dict:
     """The settings that differ from `Settings` for this backbone and these data."""
-    return ({} if backbone == "tiny" else PRETRAINED) | (RATED if data == "ratings" else {})
+    pretrained, rated = backbone != "tiny", data == "ratings"
+    return (
+        (PRETRAINED if pretrained else {})
+        | (RATED if rated else {})
+        | (RATED_PRETRAINED if pretrained and rated else {})
+    )

@@ -468,3 +468,25 @@ def test_the_watch_names_the_first_step_that_is_not_finite():
             LabError, match="reward model, step 1: loss is nan; the last good checkpoint is runs/x/sft"
         ):
             watch.losses([0.1, float("nan"), 0.2])
+
+
+def test_the_rate_of_ppo_rises_over_the_warm_up_and_a_resumed_run_goes_on_with_it(
+    settings, tmp_path, monkeypatch
+):
+    seen = []
+
+    def noted_step(policy, optim, batch, **kwargs):
+        seen.append(optim.param_groups[0]["lr"])
+        if len(seen) == 4:  # one step after the last checkpoint
+            raise KeyboardInterrupt
+        return ppo_step(policy, optim, batch, **kwargs)
+
+    chosen = settings(ppo_lr=1e-3, ppo_warmup=4, steps=6)
+    lab = open_lab(chosen, tmp_path / "run")
+    ppo_step = lab.code.ppo.ppo_step
+    monkeypatch.setattr(lab.code.ppo, "ppo_step", noted_step)
+    monkeypatch.setattr("rlhf_lab.stages.ppo.CHECKPOINT_EVERY", 2)
+    with pytest.raises(KeyboardInterrupt):
+        run_pipeline(lab)
+    run_pipeline(lab)
+    assert seen == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3, 7.5e-4, 1e-3, 1e-3, 1e-3])

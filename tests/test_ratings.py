@@ -69,7 +69,7 @@ def test_texts_and_raters_are_joined_by_their_number():
 def test_prompt_and_response_make_the_text():
     snippet = ratings.Snippet("film", "A warm film about bread .", (1,))
     assert snippet.prompt + snippet.response == "A film review: A warm film about bread ."
-    assert snippet.prompt.endswith(" A warm film")
+    assert snippet.prompt.endswith(" A warm")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_better_rated_snippet_is_chosen_and_length_does_not_tell(data):
         assert list(sorted(by_margin)) == ["0.5 to 1", "1 to 2", "2 and more"]
         assert 0.55 < means[0] < means[1] < means[2] < 1.0
         assert 0.45 < length_only_accuracy(pairs) < 0.55
-    assert [len(data.pairs_train), len(data.pairs_heldout), len(data.sft_train)] == [3000, 600, 1200]
+    assert [len(data.pairs_train), len(data.pairs_heldout), len(data.sft_train)] == [2400, 600, 1200]
 
 
 def test_it_is_the_same_each_time(data):

@@ -45,15 +45,15 @@ SHA256 = "5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9"
 RATINGS = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
 FILES_OF_KIND = {"film": "movieReviewSnippets", "product": "amazonReviewSnippets"}
 
-LONGEST = 16  # words
-FIRST_WORDS = 3  # of a snippet, which a prompt ends with
+LONGEST = 12  # words
+FIRST_WORDS = 2  # of a snippet, which a prompt ends with
 WELL_RATED = 1.5  # mean rating of a demonstration, at least
 MARGIN = 0.5  # between the mean ratings of a pair, at least
 MARGINS = {1.0: "0.5 to 1", 2.0: "1 to 2", float("inf"): "2 and more"}  # upper end -> words
 CLEAR = ("1 to 2", "2 and more")  # what counts as a clear margin
 HELD_OUT_SHARE = 0.1  # of the snippets
 N_DEMONSTRATIONS = 1200  # at most, so that a laptop gets through a real model
-N_PAIRS = {"train": 3000, "heldout": 600}
+N_PAIRS = {"train": 2400, "heldout": 600}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ process of its own, so that its memory can be told.
 """
 
 import copy
+import itertools
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from ..errors import LabError
 from ..machine import memory_mib, peak_memory_mib
 from ..runs import read_json, read_tensors
 from ..sampling import figures_of, sample_heldout, token_logprobs
+from ..stages.ppo import set_rate
 from ..watch import shuffled
 from .start import Start, start_of_run, start_shipped
 
@@ -34,7 +36,7 @@ MODELS = {
     "grpo": "policy, reference, reward model",
 }
 DPO = {"epochs": 1, "beta": 0.3}
-GRPO = {"group": 4, "epochs": 4, "kl_coef": 0.1}
+GRPO = {"group": 4, "kl_coef": 0.1}
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,7 @@ def _dpo(start: Start, ref_lm, seed: int):
     pairs = start.data.pairs_train
     pairs = pairs.select(range(min(len(pairs), start.dpo_pairs)))
     pairs = start.code.dpo.PreferenceDataset(pairs, start.tokenizer, start.settings.max_len)
-    loader = shuffled(pairs, start.settings.batch, seed)
+    loader = shuffled(pairs, start.dpo_batch, seed)
     start.code.dpo.train_dpo(
         lm, ref_lm, loader, DPO["epochs"], start.dpo_lr, device=start.compute.device, beta=DPO["beta"]
     )
@@ -224,19 +226,22 @@ def _dpo(start: Start, ref_lm, seed: int):
 
 def _grpo(start: Start, ref_lm, seed: int):
     lm, settings = copy.deepcopy(ref_lm).requires_grad_(True), start.settings
+    optim, steps_made = torch.optim.AdamW(lm.parameters(), lr=settings.ppo_lr, fused=True), itertools.count(1)
+    set_rate(optim, settings, 0)
     history = start.code.grpo.train_grpo(
         lm,
         ref_lm,
         start.reward_fn,
         start.tokenizer,
         list(start.data.prompts_train["prompt"]),
-        torch.optim.AdamW(lm.parameters(), lr=settings.ppo_lr, fused=True),
+        optim,
         n_steps=settings.steps,
         n_prompts=settings.batch // GRPO["group"],
         group_size=GRPO["group"],
         max_new_tokens=settings.new_tokens,
-        n_epochs=GRPO["epochs"],
+        n_epochs=settings.ppo_epochs,
         kl_coef=GRPO["kl_coef"],
+        on_step=lambda *_: set_rate(optim, settings, next(steps_made)),
     )
     return lm, max(info["approx_kl"] for info in history)
 

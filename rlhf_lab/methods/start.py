@@ -26,9 +26,9 @@ class Start:
 
     Attributes:
         sft: folder of the SFT model, the reference of all three.
-        settings: their lengths, batches and steps; GRPO has PPO's learning rate.
-        dpo_lr: learning rate of DPO, whose one epoch has fewer steps than PPO.
-        dpo_pairs: preference pairs of DPO, at most: a real model takes half a minute for sixteen of them.
+        settings: their lengths, and PPO's and GRPO's steps, batch, updates and learning rate.
+        dpo_batch, dpo_lr: pairs in a step of DPO, and its learning rate.
+        dpo_pairs: preference pairs of DPO's one epoch, at most: a laptop has to get through them on a real model.
     """
 
     code: TaughtCode | None
@@ -39,6 +39,7 @@ class Start:
     judge: TextScorer
     settings: Settings
     compute: Compute
+    dpo_batch: int
     dpo_lr: float
     dpo_pairs: int
 
@@ -62,6 +63,7 @@ def start_shipped(code: str | None = None) -> Start:
         judge=ToyJudge(),
         settings=Settings(),
         compute=choose_compute("cpu", "float32"),
+        dpo_batch=32,
         dpo_lr=3e-4,
         dpo_pairs=1_000_000,
     )
@@ -93,6 +95,7 @@ def start_of_run(code: str, folder: Path) -> Start:
         judge=lab.judge,
         settings=settings,
         compute=lab.compute,
-        dpo_lr=2 * settings.ppo_lr,
-        dpo_pairs=1000,
+        dpo_batch=settings.rm_batch,
+        dpo_lr=settings.rm_lr,
+        dpo_pairs=1200,
     )

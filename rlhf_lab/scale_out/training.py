@@ -102,6 +102,7 @@ def train(
     for number in range(settings.steps):
         if number % COMPARE_EVERY == 0:
             ranks.check_same_weights(accelerator, learner)
+        ppo_stage.set_rate(optim, settings, number)
         clock = time.perf_counter()
         drawn = torch.randint(len(start.prompts), (n_prompts,), generator=alike).tolist()
         prompts = ranks.own_rows(accelerator, [start.prompts[i] for i in drawn])

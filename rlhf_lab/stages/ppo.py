@@ -18,6 +18,7 @@ from ..passes import in_passes
 from ..returned import check_rollout, checked_ppo_info
 from ..runs import read_json, read_tensors, write_json, write_tensors
 from ..sampling import judged_samples, look_at, token_logprobs
+from ..settings import Settings
 from ..thresholds import ALONE_ERROR, RATIO_ERROR
 from ..watch import StageWatch
 from .reward_model import load_reward
@@ -65,6 +66,7 @@ def _train(lab: Lab, folder: Path, policy, ref_policy) -> dict:
     ):
         watch.module(policy.lm, "logits")
         watch.module(policy.value_head, "values")
+        set_rate(optim, settings, len(history))
         clock = time.perf_counter()
 
         def on_step(info: dict, batch) -> None:
@@ -79,6 +81,7 @@ def _train(lab: Lab, folder: Path, policy, ref_policy) -> dict:
             write_json(folder / "history.json", history)
             if len(history) % CHECKPOINT_EVERY == 0 and len(history) < settings.steps:
                 watch.last_good = str(save_checkpoint(folder, history, policy, optim))
+            set_rate(optim, settings, len(history))
             watch.advance(reward=info["mean_reward"], judge=history[-1]["judge"], kl=info["kl_to_ref"])
 
         lab.code.ppo.train_ppo(
@@ -118,6 +121,12 @@ def _train(lab: Lab, folder: Path, policy, ref_policy) -> dict:
         "invariants": invariants.results,
         "seconds_before": seconds_before,
     }
+
+
+def set_rate(optim: torch.optim.Optimizer, settings: Settings, step: int) -> None:
+    """Set the learning rate of a PPO step: it rises in equal parts over the steps of the warm-up."""
+    for group in optim.param_groups:
+        group["lr"] = settings.ppo_lr * min(1.0, (step + 1) / max(settings.ppo_warmup, 1))
 
 
 def load_policies(lab: Lab):

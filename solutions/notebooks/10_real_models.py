@@ -189,9 +189,11 @@ with lab.todo("RMDataset", "rm_loss", "train_rm"):
 # python -m rlhf_lab run --backbone smollm2 --data ratings    # about an hour on two cores
 # ```
 #
-# The same stages, the same code, 120 times as many weights. Three settings differ: a pretrained model knows its language, so the
-# learning rates are smaller (5e-6 in PPO, where `tiny` has 1e-4), SFT takes two epochs, and the reward model one. PPO is paid by the reward model
-# that has learnt from the raters. The judge is VADER, which nothing was trained on.
+# The same stages, the same code, 120 times as many weights. A few settings differ. A pretrained model knows its language: SFT and
+# reward model take one epoch, and the learning rates are smaller (3e-5 in PPO, where `tiny` has 1e-4, after a warm-up of ten
+# steps, because the first steps of AdamW are its largest). And people write in more ways than the toy corpus does, so a step
+# takes 64 responses to find out which words are liked. PPO is paid by the reward model that has learnt from the raters. The
+# judge is VADER, which nothing was trained on.
 
 # %%
 run = lab.recorded_run()
