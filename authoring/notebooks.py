@@ -8,7 +8,8 @@ A source is a notebook with its solutions. Five kinds of cell are marked, and th
     # %% [markdown] answer="why_eos" points=2   a model answer; the student gets an empty cell, graded by hand
     # %% grade="clinic" points=5                given code that is locked and graded by running it
 
-The line {navigation} in a text becomes the links to all notebooks, the line {frameworks} the tables of docs/frameworks.md.
+The line {navigation} in a text becomes the links to all notebooks, the line {frameworks} the
+tables of docs/frameworks.md, as lists.
 
 Three notebooks come out of one source: `student` (no solution, no hidden test, no output), `solution` (it runs, with
 `solutions` for `rlhf_exercises`) and `instructor` (everything, as nbgrader's source folder wants it).
@@ -133,10 +134,20 @@ def _written_out(cell: NotebookNode) -> list[NotebookNode]:
 
 
 def _frameworks() -> str:
-    """The sections of docs/frameworks.md that have a table of the course's functions, one heading deeper."""
+    """The tables of docs/frameworks.md as lists, one heading deeper: a notebook is too narrow for five columns."""
     page = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
-    sections = page.split("\n## ")[1:]
-    return "\n".join(f"### {section}" for section in sections if "\n| ours |" in section).strip()
+    lines = []
+    for section in page.split("\n## ")[1:]:
+        rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+        if not rows or rows[0][0] != "ours":
+            continue
+        lines += [f"### {section.splitlines()[0]}", ""]
+        names = rows[0][1:-1]
+        for ours, *places, differs in rows[1:]:
+            found = " · ".join(f"{name} {place}" for name, place in zip(names, places, strict=True))
+            lines += [f"- **{ours}** {differs}<br>{found}"]
+        lines.append("")
+    return "\n".join(lines).strip()
 
 
 def _navigation(current: str) -> str:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from .errors import LabError
-from .settings import PRETRAINED, STAGES, Settings, defaults_for
+from .settings import PRETRAINED, RATED, RATED_PRETRAINED, STAGES, Settings, defaults_for
 from .student_cli import add_commands, listed
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -80,11 +80,14 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(command=_run, name="demo", backbone="tiny")
     _add_run_options(demo, skip={"backbone"})
 
-    others = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in PRETRAINED.items())
+    def options(settings: dict) -> str:
+        return ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items())
+
     run = commands.add_parser(
         "run",
         help="the same on any backbone, data and reward",
-        epilog=f"Where the backbone is not tiny, the defaults are {others}.",
+        epilog=f"Where the backbone is not tiny, the defaults are {options(PRETRAINED)}. With --data ratings they are "
+        f"{options(RATED)}, and with both also {options(RATED_PRETRAINED)}.",
     )
     run.set_defaults(command=_run, name=None)
     _add_run_options(run, skip=set())

