@@ -279,7 +279,7 @@ def test_without_a_hub_one_sentence_says_what_to_do(name, monkeypatch, tmp_path,
     assert main(["data", name]) == 1
     (sentence,) = capsys.readouterr().err.splitlines()
     assert "is not on this machine and the hub cannot be reached" in sentence
-    assert f"--data {name.partition('/')[2] or name}:FOLDER, or use --data toy" in sentence
+    assert f"--data {name.partition('/')[2] or name}:FOLDER, or use --data ratings or toy" in sentence
 
 
 def test_what_was_downloaded_before_is_found_without_a_network(hh, monkeypatch, tmp_path):
