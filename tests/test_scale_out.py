@@ -194,6 +194,18 @@ def test_one_rank_takes_the_very_step_of_the_taught_function(alone):
     assert all(torch.equal(found_weights[name], weight) for name, weight in weights.items())
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_shipped_start_is_read_in_float32(dtype):
+    lab = open_lab(Settings(device="cpu", dtype=dtype), Path())
+    start = training.load_start(lab, from_run=False)
+    with lab.compute.autocast():
+        batch = lab.code.ppo.rollout(
+            start.policy, start.ref_policy, start.reward_fn, start.tokenizer, start.prompts[:2], 4
+        )
+    read = batch.old_logprobs, batch.ref_logprobs, batch.old_values, batch.rm_score
+    assert {tensor.dtype for tensor in read} == {torch.float32}
+
+
 def test_each_rank_of_each_run_has_a_seed_of_its_own():
     seeds = {ranks.seed_for_rank(seed, rank) for seed in range(20) for rank in range(20)}
     assert len(seeds) == 400

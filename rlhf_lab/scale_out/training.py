@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from ..checkpoints import SFT, ShippedReward
+from ..devices import reads_in_float32
 from ..errors import LabError
 from ..lab import Lab
 from ..returned import check_rollout
@@ -50,7 +51,7 @@ def load_start(lab: Lab, from_run: bool) -> Start:
         lab.settings.seed
     )  # the value head is drawn at random, and has to be the same on every rank
     if not from_run:
-        policy = lab.code.ppo.PolicyWithValueHead(str(SFT)).to(lab.compute.device)
+        policy = reads_in_float32(lab.code.ppo.PolicyWithValueHead(str(SFT)).to(lab.compute.device))
         ref_policy = copy.deepcopy(policy).eval().requires_grad_(False)
         if lab.settings.reward == "rm":
             shipped = ShippedReward()
