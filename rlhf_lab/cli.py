@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from .errors import LabError
-from .settings import PRETRAINED, RATED, RATED_PRETRAINED, STAGES, Settings, defaults_for
+from .settings import PRETRAINED, RATED, RATED_PRETRAINED, STAGES, Settings, checked_settings, defaults_for
 from .student_cli import add_commands, listed
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -192,17 +192,7 @@ def _settings(arguments: argparse.Namespace, seed: int | None) -> Settings:
     if seed is not None:
         given["seed"] = seed
     kind = (given.get(name, getattr(Settings, name)) for name in ("backbone", "data"))
-    settings = {**defaults_for(*kind), **given}
-    for name, value in settings.items():
-        lowest = 0 if name in ("seed", "sft_epochs", "kl_coef", "ppo_warmup") else 1e-12
-        highest = 2**63 - 1 if name == "seed" else 1_000_000
-        if isinstance(value, (int, float)) and not value <= highest:  # NaN is not either
-            raise LabError(f"--{name.replace('_', '-')} is {value}: it must be at most {highest}")
-        if isinstance(value, (int, float)) and value < lowest:
-            raise LabError(
-                f"--{name.replace('_', '-')} is {value}: it must be {'at least 0' if not lowest else 'positive'}"
-            )
-    return Settings(**settings)
+    return checked_settings({**defaults_for(*kind), **given})
 
 
 def _run(arguments: argparse.Namespace) -> int:

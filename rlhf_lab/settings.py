@@ -3,6 +3,8 @@
 import dataclasses
 from dataclasses import dataclass, field
 
+from .errors import LabError
+
 STAGES = ("sft", "reward_model", "ppo")  # of a run, in their order; the taught modules have the same names
 MODULES = (*STAGES, "dpo", "grpo", "toy", "trainer")  # that are taught, in the course's order
 STUB_PACKAGE = "rlhf_exercises"  # what a student edits
@@ -71,6 +73,24 @@ RATED = dict(max_len=28, new_tokens=20, sft_epochs=1)
 # People write in more ways than the toy corpus does: it takes more responses to say which words are liked, and larger
 # steps. AdamW's first steps are its largest (each weight moves by the whole rate), so the rate starts low.
 RATED_PRETRAINED = dict(batch=64, ppo_epochs=2, ppo_lr=3e-5, ppo_warmup=10)
+
+
+def checked_settings(values: dict) -> Settings:
+    """The settings of these values.
+
+    Raises:
+        LabError: when a number is out of its range.
+    """
+    for name, value in values.items():
+        lowest = 0 if name in ("seed", "sft_epochs", "kl_coef", "ppo_warmup") else 1e-12
+        highest = 2**63 - 1 if name == "seed" else 1_000_000
+        if isinstance(value, (int, float)) and not value <= highest:  # NaN is not either
+            raise LabError(f"--{name.replace('_', '-')} is {value}: it must be at most {highest}")
+        if isinstance(value, (int, float)) and value < lowest:
+            raise LabError(
+                f"--{name.replace('_', '-')} is {value}: it must be {'at least 0' if not lowest else 'positive'}"
+            )
+    return Settings(**values)
 
 
 def defaults_for(backbone: str, data: str) -> dict:

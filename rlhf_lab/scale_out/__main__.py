@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ..errors import LabError
-from ..settings import Settings, defaults_for
+from ..settings import Settings, checked_settings, defaults_for
 
 OPTIONS = (
     "backbone", "data", "reward", "code", "seed", "device", "dtype", "steps", "batch", "new_tokens", "ppo_lr",
@@ -138,10 +138,7 @@ def _settings(arguments: argparse.Namespace, device) -> Settings:
                 f"--backbone {backbone} needs --start RUN, the folder of `python -m rlhf_lab run --backbone {backbone}`"
             )
         base = defaults_for(backbone, given.get("data", Settings.data))
-    settings = Settings(**{**base, **given})
-    for name in ("steps", "batch", "new_tokens", "ppo_epochs", "ppo_lr"):
-        if not 0 < getattr(settings, name) <= 1_000_000:
-            raise LabError(f"--{name.replace('_', '-')} is {getattr(settings, name)}: it must be positive")
+    settings = checked_settings({**base, **given})
     if arguments.group < 2:
         raise LabError(f"--group is {arguments.group}: a group needs at least 2 responses")
     # each rank its own GPU; `cpu:0`, Accelerate's name for the CPU, is no other device than `cpu`
