@@ -10,7 +10,7 @@ from rlhf_lab.methods import METHODS, compare_methods, to_markdown, to_rows
 from rlhf_lab.pictures import png_bytes, ppo_figure
 from rlhf_lab.pipeline import Results, run_pipeline
 from rlhf_lab.real_run import RECORDED
-from rlhf_lab.runs import read_json, write_bytes, write_json
+from rlhf_lab.runs import read_json, read_settings, write_bytes, write_json
 from rlhf_lab.scorecard import format_card, score_card
 from rlhf_lab.settings import Settings, defaults_for
 from rlhf_lab.thresholds import asked_of
@@ -28,7 +28,7 @@ def record_run(folder: Path) -> None:
     Raises:
         LabError: when the folder is not that of a finished run.
     """
-    settings = Settings(**read_json(folder / "run.json")["settings"])
+    settings = read_settings(folder)
     lab = open_lab(settings, folder)
     results = run_pipeline(lab)  # all of it is finished: nothing is trained
     outcomes = compare_methods(settings.code, METHODS, [settings.seed], folder)

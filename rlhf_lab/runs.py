@@ -21,12 +21,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from . import __version__
 from .errors import LabError
+from .settings import Settings
 
 FORMAT = 1
 CHECKPOINTS = "step-[0-9][0-9][0-9][0-9][0-9]"  # folders inside a stage's own
@@ -120,6 +122,35 @@ def check_idle(folder: Path) -> None:
         raise LabError(f"{folder} is not a run folder: it is left as it is")
     with _disk_errors(folder):
         _lock(folder).release()
+
+
+def read_settings(folder: Path) -> Settings:
+    """The settings of a run, for who starts from what it has finished.
+
+    Raises:
+        LabError: when the folder is not that of a run, or another version or another command has made it.
+    """
+    if not (folder / "run.json").is_file():
+        raise LabError(
+            f"{folder} is not a run folder: train one first with `python -m rlhf_lab run --run {folder}`"
+        )
+    header = read_json(folder / "run.json")
+    settings = header.get("settings", {})
+    if header.get("format") != FORMAT or not set(settings) <= {field.name for field in fields(Settings)}:
+        raise LabError(
+            f"the run {folder} was made by another version of the course or by another command: train one first with "
+            f"`python -m rlhf_lab run`"
+        )
+    return Settings(**settings)
+
+
+def check_finished(folder: Path, *stages: str) -> None:
+    """Raise LabError unless the run in `folder` has finished these stages."""
+    for stage in stages:
+        if not (folder / stage / "stage.json").is_file():
+            raise LabError(
+                f"the run {folder} has not finished its stage {stage}: give its command again first"
+            )
 
 
 def _lock(folder: Path) -> FileLock:

@@ -54,6 +54,11 @@ class Settings:
     kl_coef: float = _setting(0.05, "price of a nat of KL to the reference")
 
     @property
+    def stages_before_ppo(self) -> tuple[str, ...]:
+        """The stages that a run trains before PPO: a stand-in reward needs no reward model."""
+        return ("sft", "reward_model") if self.reward == "rm" else ("sft",)
+
+    @property
     def deciding(self) -> dict:
         """The settings that decide what a run computes: all but the profile, which an unfinished run may change."""
         return {

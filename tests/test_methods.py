@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -17,8 +18,11 @@ from rlhf_lab import methods
 from rlhf_lab.backbones import load_causal_lm, load_tokenizer
 from rlhf_lab.checkpoints import SFT
 from rlhf_lab.cli import main
-from rlhf_lab.methods.start import start_shipped
+from rlhf_lab.errors import LabError
+from rlhf_lab.methods.start import start_of_run, start_shipped
+from rlhf_lab.runs import FORMAT
 from rlhf_lab.sampling import Samples
+from rlhf_lab.settings import Settings
 
 REACHED = methods.Outcome("ppo", 0, 0.5, 0.9, 6.0, 0.7, 0.95, 0.02, None, None, 60.0, 400.0)
 DPO = dataclasses.replace(REACHED, method="dpo", approx_kl=None, accuracy=0.9, margin=1.0)
@@ -109,6 +113,26 @@ def test_every_recorded_outcome_reaches_what_is_asked():
 def test_a_method_that_there_is_not_is_one_sentence(capsys):
     assert main(["methods", "reinforce"]) == 1
     assert capsys.readouterr().err == "error: there is no method reinforce: there are ppo, dpo, grpo\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (None, "is not a run folder: train one first"),
+        (
+            {"method": "ppo", "processes": 2},
+            "was made by another version of the course or by another command",
+        ),
+        ({}, "has not finished its stage sft"),
+    ],
+    ids=["no run", "several processes", "unfinished"],
+)
+def test_a_run_that_cannot_be_started_from_is_one_sentence(settings, sentence, tmp_path):
+    if settings is not None:
+        header = {"format": FORMAT, "settings": {**dataclasses.asdict(Settings()), **settings}}
+        (tmp_path / "run.json").write_text(json.dumps(header))
+    with pytest.raises(LabError, match=sentence):
+        start_of_run("solutions", tmp_path)
 
 
 def test_a_training_that_is_killed_is_one_sentence(monkeypatch, capsys):

@@ -267,7 +267,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
         (["--seed", "-1"], "--seed is -1: it must be at least 0"),
         (["--kl-coef", "nan"], "--kl-coef is nan: it must be at most 1000000"),
         (["--method", "grpo", "--group", "1"], "--group is 1: a group needs at least 2 responses"),
-        (["--start", "no-such-run"], "run.json is missing"),
+        (["--start", "no-such-run"], "no-such-run is not a run folder"),
         (["--device", "tpu"], "--device is 'tpu': use auto or cpu"),
     ],
 )

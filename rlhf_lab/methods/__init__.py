@@ -22,7 +22,7 @@ from ..backbones import load_causal_lm, quiet_transformers
 from ..devices import reads_in_float32
 from ..errors import LabError
 from ..machine import memory_mib, peak_memory_mib
-from ..runs import read_json, read_tensors
+from ..runs import check_finished, read_json, read_tensors
 from ..sampling import figures_of, sample_heldout, token_logprobs
 from ..stages.ppo import set_rate
 from ..watch import shuffled
@@ -201,13 +201,13 @@ def _ppo_of_run(start: Start, folder: Path):
     Raises:
         LabError: when that stage is not finished.
     """
+    check_finished(folder, "ppo")
     stage = folder / "ppo"
-    if not (stage / "stage.json").is_file():
-        raise LabError(f"{folder} has no finished PPO to look at: give its command again first")
     policy = start.code.ppo.PolicyWithValueHead(str(start.sft))
     policy.load_state_dict(read_tensors(stage / "policy.safetensors"))
-    approx_kl = max(entry["approx_kl"] for entry in read_json(stage / "history.json"))
-    seconds = sum(entry["seconds"] for entry in read_json(stage / "history.json"))
+    history = read_json(stage / "history.json")
+    approx_kl = max(entry["approx_kl"] for entry in history)
+    seconds = sum(entry["seconds"] for entry in history)
     lm = reads_in_float32(policy.lm.to(start.compute.device))
     return lm, approx_kl, seconds, None
 

@@ -11,10 +11,9 @@ from ..data import CourseData, load_data
 from ..data.judge import ToyJudge
 from ..data.ratings import CLEAR
 from ..devices import Compute, choose_compute
-from ..errors import LabError
 from ..lab import open_lab
 from ..rewards import RewardFunction, TextScorer
-from ..runs import read_json
+from ..runs import check_finished, read_settings
 from ..settings import Settings
 from ..stages.ppo import load_reward_function
 from ..taught_code import TaughtCode, load_code
@@ -75,16 +74,8 @@ def start_of_run(code: str, folder: Path) -> Start:
     Raises:
         LabError: when it is no run folder, or its SFT model or its reward model is not finished.
     """
-    if not (folder / "run.json").is_file():
-        raise LabError(
-            f"{folder} is not a run folder: train one first with `python -m rlhf_lab run --run {folder}`"
-        )
-    settings = Settings(**read_json(folder / "run.json")["settings"])
-    for stage in ("sft", "reward_model") if settings.reward == "rm" else ("sft",):
-        if not (folder / stage / "stage.json").is_file():
-            raise LabError(
-                f"{folder} has no finished stage {stage} to start from: give its command again first"
-            )
+    settings = read_settings(folder)
+    check_finished(folder, *settings.stages_before_ppo)
     lab = open_lab(dataclasses.replace(settings, code=code), folder)
     return Start(
         code=lab.code,

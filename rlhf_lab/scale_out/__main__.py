@@ -116,16 +116,11 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _settings(arguments: argparse.Namespace, device) -> Settings:
     """The settings of the start's run, or the backbone's defaults, and over them what the command line gives."""
-    from ..runs import FORMAT, read_json
+    from ..runs import read_settings
 
     given = {name: getattr(arguments, name) for name in OPTIONS if getattr(arguments, name) is not None}
     if arguments.start is not None:
-        header = read_json(arguments.start / "run.json")
-        if header.get("format") != FORMAT:
-            raise LabError(
-                f"the run {arguments.start} was made by another version of the course: train it again"
-            )
-        base = header["settings"]
+        base = dataclasses.asdict(read_settings(arguments.start))
         for name in ("backbone", "reward"):
             if given.get(name, base[name]) != base[name]:
                 raise LabError(

@@ -19,6 +19,7 @@ from ..errors import LabError
 from ..lab import Lab
 from ..returned import check_rollout
 from ..rewards import CheckedReward
+from ..runs import check_finished
 from ..stages import ppo as ppo_stage
 from . import ranks, steps
 
@@ -60,10 +61,7 @@ def load_start(lab: Lab, from_run: bool) -> Start:
         else:
             reward_fn = ppo_stage.load_reward_function(lab)
     else:
-        finished = ["sft", *(["reward_model"] if lab.settings.reward == "rm" else [])]
-        for stage in finished:
-            if not (lab.folder / stage / "stage.json").exists():
-                raise LabError(f"the run {lab.folder} has not finished its stage {stage}: finish it first")
+        check_finished(lab.folder, *lab.settings.stages_before_ppo)
         policy, ref_policy = ppo_stage.load_policies(lab)
         reward_fn = ppo_stage.load_reward_function(lab)
     return Start(policy, ref_policy, reward_fn, lab.tokenizer, list(lab.data.prompts_train["prompt"]))
