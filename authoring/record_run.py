@@ -10,7 +10,7 @@ from rlhf_lab.methods import METHODS, compare_methods, to_markdown, to_rows
 from rlhf_lab.pictures import png_bytes, ppo_figure
 from rlhf_lab.pipeline import Results, run_pipeline
 from rlhf_lab.real_run import RECORDED
-from rlhf_lab.runs import read_json, read_settings, write_bytes, write_json
+from rlhf_lab.runs import check_finished, read_json, read_settings, write_bytes, write_json
 from rlhf_lab.scorecard import format_card, score_card
 from rlhf_lab.settings import Settings, defaults_for
 from rlhf_lab.thresholds import asked_of
@@ -29,6 +29,7 @@ def record_run(folder: Path) -> None:
         LabError: when the folder is not that of a finished run.
     """
     settings = read_settings(folder)
+    check_finished(folder, *settings.stages_before_ppo, "ppo")
     lab = open_lab(settings, folder)
     results = run_pipeline(lab)  # all of it is finished: nothing is trained
     outcomes = compare_methods(settings.code, METHODS, [settings.seed], folder)
