@@ -160,7 +160,7 @@ def _losses(results: Results) -> Point:
     flows = [bool(g) for g in log_ratio.grad[0].abs() > 1e-8]
     right = sum(a == b for a, b in zip(flows, [False, True, True, False], strict=True))
     alone = results.ppo["first_ratio_error"]
-    own = results.ppo.get("own_ratio_error", alone)  # older runs have one figure only
+    own = results.ppo["own_ratio_error"]
     limit = RATIO_ERROR[results.lab.compute.precision]
     lowest_kl = min(entry["approx_kl"] for entry in results.history)
     return Point(
