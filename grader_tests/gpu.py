@@ -23,8 +23,10 @@ def find_gpu() -> Gpu | None:
 
 
 class GpuRoom:
-    """Attributes:
-    remark: where the tests that train were run, once one was; empty where there is no GPU.
+    """A room with this machine's GPU, or none.
+
+    Attributes:
+        remark: where the tests that train were run, once one was; empty where there is no GPU.
     """
 
     def __init__(self, patience: float = 1.0):

@@ -81,7 +81,7 @@ def _grading(out: Path, entries: Mapping[str, dict]) -> list[str]:
 
 
 def _bench(out: Path, entries: Mapping[str, dict]) -> list[str]:
-    """Where the course computes how much memory a step takes, that belongs beside the peak."""
+    """Each phase of each model beside its floor, and below the table what they were measured on."""
     rows = []
     for name, entry in entries.items():
         found = entry["figures"] or {}
