@@ -31,7 +31,7 @@ FLOAT, HALF = 4, 2  # bytes
 MIB = 2**20
 CONTEXT_BYTES = GIB // 2  # of the CUDA context and the libraries' workspaces, assumed
 FRAGMENTATION = 0.1  # of everything else, assumed: what the allocator holds and cannot hand out
-SAMPLED_ROWS = 64  # that the workbench samples at a time for the judge (`sampling.sample`)
+SAMPLED_ROWS = 64  # that the workbench samples or reads at a time: for the judge, for the held-out loss
 SAMPLING_COPIES = 4  # of one position's logits: logits, their probabilities, and copies of both
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from .lab import Lab
+from .memory import SAMPLED_ROWS
 from .rewards import TextReward, TextScorer
 
 N_JUDGED = 192  # the mean of so many judged responses is known to about +-0.02
@@ -32,7 +33,7 @@ class Samples:
 
 @torch.no_grad()
 def sample(
-    lm, tokenizer, prompts: Sequence[str], max_new_tokens: int, seed: int, batch_size: int = 64
+    lm, tokenizer, prompts: Sequence[str], max_new_tokens: int, seed: int, batch_size: int = SAMPLED_ROWS
 ) -> Samples:
     """Draw one response to each prompt at temperature 1; the same seed gives the same responses.
 
