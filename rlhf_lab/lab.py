@@ -64,9 +64,7 @@ def open_lab(settings: Settings, folder: Path) -> Lab:
     code = load_code(settings.code)
     base = backbones.resolve(settings.backbone)
     tokenizer = backbones.load_tokenizer(base)
-    data = load_data(settings.data, settings.rows)
-    if dialogues.named(settings.data) is not None:
-        data = dialogues.fitting(data, tokenizer, settings)
+    data = data_of_run(settings, tokenizer)
     _check_lengths(settings, base, tokenizer, data)
     judge = _judge(settings, data, compute)
     stand_in = None if settings.reward == "rm" else text_scorer(settings.reward, compute)
@@ -75,6 +73,12 @@ def open_lab(settings: Settings, folder: Path) -> Lab:
         settings.profile, compute.free_and_total(), lambda p: largest(lab.needs(p)).total
     )
     return dataclasses.replace(lab, profile=profile)
+
+
+def data_of_run(settings: Settings, tokenizer) -> CourseData:
+    """The data that a run reads; of a hub set the rows that fit into its lengths."""
+    data = load_data(settings.data, settings.rows)
+    return data if dialogues.named(settings.data) is None else dialogues.fitting(data, tokenizer, settings)
 
 
 def workload(settings: Settings, tokenizer, data: CourseData) -> Workload:

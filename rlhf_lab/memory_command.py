@@ -1,10 +1,9 @@
 """`python -m rlhf_lab memory`: what a run needs on a GPU, by computation, on any machine."""
 
 from . import backbones
-from .data import load_data
 from .devices import DTYPES
 from .errors import LabError
-from .lab import workload
+from .lab import data_of_run, workload
 from .memory import Arithmetic, format_needs, in_gib, largest, needs, read_shape
 from .profiles import GIB, NOMINAL, PROFILES, choose_profile, describe_profile
 from .settings import Settings
@@ -21,7 +20,8 @@ def memory_table(settings: Settings) -> str:
     backbones.quiet_transformers()
     arithmetic = Arithmetic(bf16=settings.dtype != "float32", gpu=True)  # `auto` is bfloat16 on a GPU
     base = backbones.resolve(settings.backbone)
-    work = workload(settings, backbones.load_tokenizer(base), load_data(settings.data, settings.rows))
+    tokenizer = backbones.load_tokenizer(base)
+    work = workload(settings, tokenizer, data_of_run(settings, tokenizer))
     shape = read_shape(base)
     title = (
         f"computed memory of {settings.backbone} on a GPU, {'bfloat16' if arithmetic.bf16 else 'float32'}: "

@@ -341,6 +341,16 @@ def sample(n):
     return [*rows, {"chosen": late + " Good.", "rejected": late + " Bad."}]
 
 
+def test_the_memory_is_computed_from_the_rows_that_a_run_reads(tmp_path, capsys):
+    rows = [*whole(8), {"chosen": LONG_PROMPT + " Good.", "rejected": LONG_PROMPT + " Bad."}]
+    for split in ("train", "test"):
+        write_jsonl(tmp_path / "set" / f"{split}.jsonl", rows)
+    options = ["--data", f"hh-rlhf:{tmp_path / 'set'}", "--max-len", "64", "--new-tokens", "16"]
+    assert main(["memory", *options, "--profile", "8gb"]) == 0
+    title = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("computed memory"))
+    assert int(title.split()[-1]) <= 64 - 16
+
+
 def test_a_run_of_all_stages_on_short_and_long_dialogues(tmp_path, capsys):
     write_jsonl(tmp_path / "hh" / "helpful-base" / "train.jsonl.gz", sample(24))
     write_jsonl(tmp_path / "hh" / "helpful-base" / "test.jsonl.gz", sample(8))
