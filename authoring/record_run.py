@@ -13,7 +13,6 @@ from rlhf_lab.real_run import RECORDED
 from rlhf_lab.runs import check_finished, read_json, read_settings, write_bytes, write_json
 from rlhf_lab.scorecard import format_card, score_card
 from rlhf_lab.settings import Settings, defaults_for
-from rlhf_lab.thresholds import asked_of
 
 from .paths import ROOT
 from .tables import write_table
@@ -37,10 +36,8 @@ def record_run(folder: Path) -> None:
         "command": _command(settings),
         "machine": f"{describe_machine()}; {lab.compute}",
         "card": format_card(score_card(results)).splitlines(),
-        "sft": results.sft,
-        "reward_model": results.reward_model,
         "history": [{name: round(value, 5) for name, value in entry.items()} for entry in results.history],
-        "goal": asked_of(lab.data.name).judge_goal(results.ppo["before"]["judge"]),
+        "goal": results.judge_goal,
         "memory": "\n\n".join(
             memory_table(dataclasses.replace(settings, profile=p)) for p in ("8gb", "auto")
         ),

@@ -197,6 +197,8 @@ class Examiner:
             verdict = ExerciseVerdict(exercise.name, round(score, 2), float(exercise.points), messages)
             return verdict, sitting.raised
         finally:
+            if self._gpu_room is not None:
+                self._gpu_room.passed += sitting.passed_with_gpu
             sitting.close()
 
     def _enter_with_gpu(self, exercise: Exercise, files: Mapping[str, bytes], mixed: bool) -> Child | None:
@@ -268,11 +270,13 @@ class _Sitting:
         raised: whether a test failed because the student's code raised what a missing or changed function leads to.
         gone: whether a child was used up.
         examined: whether there is a function to examine.
+        passed_with_gpu: number of tests that were passed on a GPU.
     """
 
     def __init__(self, enter: Callable[[], Child], enter_with_gpu: Callable[[], Child | None]):
         self._enter, self._lives, self._child = enter, LIVES, None
         self._enter_with_gpu, self._gpu_child, self._gpu_tried = enter_with_gpu, None, False
+        self.passed_with_gpu = 0
         self.over, self.raised, self.gone, self.examined = "", False, False, True
 
     def run(self, test: HiddenTest, draw: Draw) -> str | None:
@@ -315,6 +319,7 @@ class _Sitting:
             if self._gpu_child is None:
                 return False
             test.experiment(Candidate(self._gpu_child), draw)
+            self.passed_with_gpu += 1
             return True
         except Exception:  # of the student's code, of CUDA, of the room
             self._close_gpu_child()

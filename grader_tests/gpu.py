@@ -26,13 +26,23 @@ class GpuRoom:
     """A room with this machine's GPU, or none.
 
     Attributes:
-        remark: where the tests that train were run, once one was; empty where there is no GPU.
+        passed: number of tests that were passed on the GPU.
     """
 
     def __init__(self, patience: float = 1.0):
         self._patience, self._room = patience, None
         self._gpu = find_gpu()
-        self.remark = ""
+        self._name, self._problem = "", ""
+        self.passed = 0
+
+    @property
+    def remark(self) -> str:
+        """Where the tests that train were run, once one was; empty where there is no GPU."""
+        if self._problem:
+            return f"training on the CPU, for the GPU cannot be used in the room ({self._problem})"
+        if not self._name:
+            return ""
+        return f"training on {self._name}, {self.passed} tests passed there, the others were run on the CPU"
 
     def child(self) -> Child | None:
         """A child whose device works, or None; after a first failure always None."""
@@ -52,7 +62,7 @@ class GpuRoom:
                 child.close()
             self._give_up(str(problem))
             return None
-        self.remark = f"training on {answer['name']}, and again on the CPU what was lost there"
+        self._name = answer["name"]
         return child
 
     def close(self) -> None:
@@ -63,5 +73,4 @@ class GpuRoom:
     def _give_up(self, problem: str) -> None:
         self.close()
         self._gpu = None
-        reason = " ".join(problem.split())[:200]
-        self.remark = f"training on the CPU, for the GPU cannot be used in the room ({reason})"
+        self._problem = " ".join(problem.split())[:200]

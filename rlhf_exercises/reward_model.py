@@ -155,7 +155,7 @@ class RatedPairs(Dataset):
         # row by row, so that each pair that is kept stays beside its share
         kept = [row for row in data if len(RMDataset([row], tokenizer, max_len)) == 1]
         self.pairs = RMDataset(kept, tokenizer, max_len)
-        self.shares = torch.tensor([row["share"] for row in kept])
+        self.shares = torch.tensor([row["share"] for row in kept], dtype=torch.float32)
         self.dropped = len(data) - len(kept)
 
     def __len__(self) -> int:

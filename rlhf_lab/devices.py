@@ -81,29 +81,37 @@ def reads_in_float32(model: nn.Module) -> nn.Module:
     """Let logits, values and scores leave `model` in float32 under autocast too; returns `model`.
 
     A logit in bfloat16 has 8 significant bits, and on a CPU autocast leaves `log_softmax` in bfloat16, so that every
-    log-probability, ratio and loss would have 8 as well. The logits are therefore cast once, behind the LM head: its
-    product, the largest of a small model, stays in bfloat16. `value_head` and `v_head` are small, so they run in
+    log-probability, ratio and loss would have 8 as well. What the model returns is therefore cast once, behind the LM head:
+    its product, the largest of a small model, stays in bfloat16. `value_head` and `v_head` are small, so they run in
     float32 as a whole (docs/gpu.md has the rounding errors). Without autocast nothing changes.
 
     Copies of the model, by `copy.deepcopy`, do the same.
 
     Args:
-        model: a causal language model, a policy that has one as `lm`, or a reward model.
+        model: a causal language model, a policy, or a reward model; what it calls inside is its own affair.
     """
     for name in HEADS:
         if (head := getattr(model, name, None)) is not None:
             head.forward = MethodType(_outside_autocast, head)
-    lm = getattr(model, "lm", model)
-    if hasattr(lm, "generate"):
-        lm.register_forward_hook(_logits_in_float32)
+    model.register_forward_hook(_returns_float32)
     return model
 
 
-def _outside_autocast(head: nn.Module, hidden: Tensor) -> Tensor:
-    with torch.autocast(hidden.device.type, enabled=False):
-        return type(head).forward(head, hidden.float())
+def _outside_autocast(head: nn.Module, *args, **kwargs) -> Tensor:
+    args = [_in_float32(value) for value in args]
+    kwargs = {name: _in_float32(value) for name, value in kwargs.items()}
+    with torch.autocast(next(head.parameters()).device.type, enabled=False):
+        return type(head).forward(head, *args, **kwargs)
 
 
-def _logits_in_float32(_lm, _inputs, output):
-    output.logits = output.logits.float()
-    return output
+def _returns_float32(_model, _inputs, output):
+    if hasattr(output, "logits"):
+        output.logits = _in_float32(output.logits)
+        return output
+    if isinstance(output, tuple):
+        return tuple(_in_float32(value) for value in output)
+    return _in_float32(output)
+
+
+def _in_float32(value):
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value

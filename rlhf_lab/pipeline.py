@@ -18,6 +18,7 @@ from .profiles import describe_profile
 from .runs import Run, check_idle, digest_of, read_json, set_aside, write_json
 from .settings import STAGES, Settings
 from .stages import ppo, reward_model, sft
+from .thresholds import asked_of
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Results:
     reward_model: dict | None
     ppo: dict
     history: list[dict]
+
+    @property
+    def judge_goal(self) -> float:
+        """What the judge shall say after PPO."""
+        return asked_of(self.lab.data.name).judge_goal(self.ppo["before"]["judge"])
 
     @property
     def stages(self) -> dict[str, dict]:

@@ -53,7 +53,7 @@ def write_seeds_report(folder: Path, outcomes: Sequence[tuple[Results, Sequence[
     shown = [{column: _shown(value) for column, value in row.items()} for row in table]
     histories = {results.lab.settings.seed: results.history for results, _ in outcomes}
     first = outcomes[0][0].lab
-    goal = statistics.fmean(_judge_goal(results) for results, _ in outcomes)
+    goal = statistics.fmean(results.judge_goal for results, _ in outcomes)
     path = folder / "report.html"
     write_report(
         path,
@@ -76,7 +76,7 @@ def _figures(results: Results) -> dict:
     folder = results.lab.folder
     sft = read_json(folder / "sft" / "history.json")
     asked = asked_of(results.lab.data.name)
-    figures = {"ppo": ppo_figure(results.history, goal=_judge_goal(results))}
+    figures = {"ppo": ppo_figure(results.history, goal=results.judge_goal)}
     if results.reward_model is not None:
         scores = read_json(folder / "reward_model" / "heldout_scores.json")
         figures["reward_model"] = reward_model_figure(
@@ -92,10 +92,6 @@ def _figures(results: Results) -> dict:
             sft["loss"], [tuple(point) for point in sft["heldout_loss"]], asked.sft_loss
         )
     return figures
-
-
-def _judge_goal(results: Results) -> float:
-    return asked_of(results.lab.data.name).judge_goal(results.ppo["before"]["judge"])
 
 
 def _notes(results: Results) -> list[str]:

@@ -8,7 +8,7 @@ from math import isinf
 
 import torch
 
-from .data.ratings import CLEAR
+from .data.ratings import clear_rows
 from .pipeline import Results
 from .runs import read_json
 from .thresholds import (
@@ -95,8 +95,7 @@ def _right_on_clear_pairs(results: Results) -> list[bool]:
     if "margin" not in pairs.column_names or figures["dropped_heldout"]:
         return []
     scores = read_json(results.lab.folder / "reward_model" / "heldout_scores.json")
-    rows = zip(pairs["margin"], scores["chosen"], scores["rejected"], strict=True)
-    return [chosen > rejected for margin, chosen, rejected in rows if margin in CLEAR]
+    return [scores["chosen"][row] > scores["rejected"][row] for row in clear_rows(pairs)]
 
 
 def _value_head(results: Results) -> Point:
@@ -188,7 +187,7 @@ def _kl(results: Results) -> Point:
 def _end_to_end(results: Results, asked: Asked) -> Point:
     before, after = results.ppo["before"], results.ppo["after"]
     variety = after["distinct_2"] / max(before["distinct_2"], 1e-9)
-    goal = asked.judge_goal(before["judge"])
+    goal = results.judge_goal
     up_by = f" (up by {asked.judge_gain})" if asked.judge is None else ""
     return Point(
         7,

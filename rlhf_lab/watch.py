@@ -45,10 +45,12 @@ class StageWatch:
         self._bar.update()
 
     def module(self, module: torch.nn.Module, name: str) -> None:
-        """Look at what `module` returns (its logits, where it returns more) each time it is called."""
+        """Look at what `module` returns (its logits, or the first, where it returns more) each time it is called."""
 
         def look(_module, _inputs, output) -> None:
             tensor = getattr(output, "logits", output)
+            if isinstance(tensor, tuple):  # a language model that was asked for one
+                tensor = tensor[0]
             if not torch.isfinite(tensor).all():
                 self._stop(name, "holds NaN or infinity")
 

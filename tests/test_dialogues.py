@@ -175,6 +175,30 @@ def test_files_that_were_unzipped_are_read(hh):
     assert len(load_data(f"hh-rlhf:{hh}").pairs_train) == 36
 
 
+def test_what_a_download_leaves_beside_the_files_is_not_read(hh):
+    """As `hf download --local-dir` does: locks and notes in a hidden folder; and an unfinished part, and a folder."""
+    before = load_data(f"hh-rlhf:{hh}").pairs_train.to_list()
+    kept = hh / ".cache" / "huggingface" / "download"
+    kept.mkdir(parents=True)
+    for name in ("train.jsonl.gz.lock", "train.jsonl.gz.metadata", "train.jsonl.gz"):
+        (kept / name).touch()
+    (hh / "train.jsonl.part").write_text("{")
+    (hh / "train.jsonl.d").mkdir()
+    assert load_data(f"hh-rlhf:{hh}").pairs_train.to_list() == before
+
+
+def test_the_same_rows_zipped_and_unzipped_are_not_counted_twice(hh):
+    zipped = next(hh.rglob("train.jsonl.gz"))
+    zipped.with_suffix("").write_bytes(gzip.decompress(zipped.read_bytes()))
+    with pytest.raises(LabError, match="train.jsonl lies beside train.jsonl.gz"):
+        load_data(f"hh-rlhf:{hh}")
+
+
+def test_a_colon_without_a_folder_is_one_sentence():
+    with pytest.raises(LabError, match="hh-rlhf: names no folder"):
+        load_data("hh-rlhf:")
+
+
 def test_the_same_rows_are_drawn_and_a_smaller_draw_is_part_of_a_larger(hh):
     write_jsonl(hh / "harmless-base" / "train.jsonl.gz", whole(200))
     first, again, larger = (

@@ -39,6 +39,7 @@ PROBES = {
     "shared memory": "mmap.mmap(-1, 1 << 20)",
     "a file in memory": "os.memfd_create('x')",
     "System V memory": "call('shmget', 0, 1 << 20, 0o1600)",
+    "a stack that grows": "mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x100)",
     "much address space": "mmap.mmap(-1, 100 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0)",
     "the memory next to the card": "os.listdir('/sys/devices/system')",
     "the address of another": "socket.socketpair()[0].connect('\\\\0x')",
@@ -85,7 +86,9 @@ def test_the_device_file_can_be_opened_with_a_gpu_only(reached):
     assert found["the device file"] == ("OSError" if with_gpu else "PermissionError")  # /dev/full is full
 
 
-@pytest.mark.parametrize("what", ["shared memory", "a file in memory", "System V memory"])
+@pytest.mark.parametrize(
+    "what", ["shared memory", "a file in memory", "System V memory", "a stack that grows"]
+)
 def test_memory_that_no_limit_counts_is_refused_with_a_gpu(what, reached):
     found, with_gpu = reached
     assert found[what].startswith("reached") != with_gpu, found[what]
@@ -214,7 +217,7 @@ def test_what_is_lost_on_both_is_lost(sat):
     [({}, True), ({"device": "cpu"}, False), ({"training": False}, False)],
 )
 def test_an_instructor_can_leave_the_gpu_alone(settings, asked, monkeypatch):
-    fake = SimpleNamespace(confinement="a wall", remark="training on a card", close=lambda: None)
+    fake = SimpleNamespace(confinement="a wall", remark="training on a card", passed=0, close=lambda: None)
     monkeypatch.setattr(examiner_module, "Room", lambda *_: fake)
     monkeypatch.setattr(examiner_module, "GpuRoom", lambda *_: fake)
     with Examiner(**settings) as examiner:
@@ -237,4 +240,4 @@ def test_the_solution_keeps_full_marks_on_the_gpu():
     with Examiner() as examiner:
         verdict = examiner.examine(package_of(None), ["train_ppo"])["train_ppo"]
     assert verdict.score == exercises()["train_ppo"].points
-    assert "; training on the CPU" not in examiner.confinement
+    assert ", 3 tests passed there," in examiner.confinement

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -151,24 +152,52 @@ def test_what_a_training_raises_is_raised_here(capsys):
     assert capsys.readouterr().err.startswith("not written yet: exercise 1.1")
 
 
+class OwnError(Exception):
+    """Of the kind that does not come through a pipe in one piece."""
+
+    def __init__(self, number, text):
+        super().__init__(text)
+
+
+def failing(*_) -> None:
+    raise OwnError(3, "the mask is empty")
+
+
+def test_an_exception_of_taught_code_keeps_its_words(monkeypatch):
+    monkeypatch.setattr(methods, "run_method", failing)
+    sent = []
+    methods._send(SimpleNamespace(send=sent.append), "solutions", "dpo", 0, None)
+    assert str(sent[0]).startswith(
+        "the training with dpo has failed: OwnError: the mask is empty (test_methods.py, line"
+    )
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
-def test_no_process_stays_behind_when_the_command_is_killed():
-    """The training goes on to its end and finds nobody who wants to know."""
+def test_a_training_ends_when_the_command_is_killed():
     script = (
-        "import multiprocessing, os, signal, time\n"
         "from rlhf_lab import methods\n"
         "import tests.test_methods as here\n"
-        "methods._send = here.slow\n"
+        "methods.run_method = here.endless\n"
+        "methods._send = here.send_from_here\n"
         "methods.compare_methods('solutions', ['dpo'], [0])\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     child = int(parent.stdout.readline())
     parent.kill()
-    assert parent.stdout.read() == ""  # closed by the last process that held it
+    assert (
+        parent.stdout.read() == ""
+    )  # closed by the last process that held it, which would else go on for an hour
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
-def slow(sending, *_) -> None:
+SEND = methods._send
+
+
+def send_from_here(*arguments) -> None:
+    methods.run_method = endless
+    SEND(*arguments)
+
+
+def endless(*_) -> None:
     print(os.getpid(), flush=True)
-    time.sleep(2)
-    sending.send("done")
+    time.sleep(3600)

@@ -8,6 +8,7 @@ import torch
 from rlhf_lab import backbones
 from rlhf_lab.devices import choose_compute, reads_in_float32
 from rlhf_lab.taught_code import load_code
+from rlhf_lab.watch import StageWatch
 
 BF16 = choose_compute("cpu", "bfloat16")
 PROMPTS = ["there", "the weather is", "the soup was warm and", "kindness"]
@@ -146,3 +147,33 @@ def test_without_autocast_nothing_changes(code, model_folder):
     before = policy(ids, mask)
     for ours, theirs in zip(reads_in_float32(policy)(ids, mask), before, strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_correct_code_that_calls_the_models_in_another_way_works_and_leaves_in_float32(code, model_folder):
+    """The language model asked for a tuple, or its parts called apart; the head handed its input by name."""
+
+    class Other(code.ppo.PolicyWithValueHead):
+        def forward(self, input_ids, attention_mask, position_ids=None, logits_to_keep=0):
+            hidden = self.lm.base_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            logits = self.lm(input_ids=input_ids, attention_mask=attention_mask, return_dict=False)[0]
+            apart = self.lm.lm_head(hidden)
+            assert torch.equal(apart, logits)
+            return apart, self.value_head(input=hidden).squeeze(-1)
+
+    policy = reads_in_float32(Other(str(model_folder)))
+    ids = torch.randint(1, 300, (2, 8))
+    with BF16.autocast(), StageWatch("ppo", 1, "nothing") as watch:
+        watch.module(policy.lm, "logits")
+        logits, values = copy.deepcopy(policy)(ids, torch.ones_like(ids))
+    assert logits.dtype == values.dtype == torch.float32
+
+
+def test_a_reward_head_that_is_called_by_name_works(code, model_folder):
+    class Other(code.reward_model.RewardModel):
+        def forward(self, input_ids, attention_mask):
+            hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            return self.v_head(input=hidden)[:, -1, 0]
+
+    ids = torch.randint(1, 300, (2, 8))
+    with BF16.autocast():
+        assert reads_in_float32(Other(str(model_folder)))(ids, torch.ones_like(ids)).dtype == torch.float32

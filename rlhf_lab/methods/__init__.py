@@ -8,9 +8,14 @@ process of its own, so that its memory can be told.
 import copy
 import itertools
 import multiprocessing
+import os
+import signal
+import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -132,11 +137,25 @@ def _in_own_process(code: str, method: str, seed: int, run: Path | None) -> Outc
 
 
 def _send(sending: Connection, code: str, method: str, seed: int, run: Path | None) -> None:
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes, and the one who has asked ends us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         answer = run_method(code, method, seed, run)
-    except Exception as error:  # a stub, or a mistake in the taught code: it belongs to who has asked
+    except (LabError, NotImplementedError) as error:
         answer = error
+    except BaseException as error:  # a mistake in the taught code, of a kind that may not go through a pipe
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}, line {last.lineno}"
+        answer = LabError(f"the training with {method} has failed: {type(error).__name__}: {error} ({where})")
     sending.send(answer)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that has asked is gone, however it went."""
+    connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
 
 
 def run_method(code: str, method: str, seed: int, run: Path | None = None) -> Outcome:
@@ -235,7 +254,7 @@ def _grpo(start: Start, ref_lm, seed: int):
         start.tokenizer,
         list(start.data.prompts_train["prompt"]),
         optim,
-        n_steps=settings.steps,
+        n_steps=min(settings.steps, start.grpo_steps),
         n_prompts=settings.batch // GRPO["group"],
         group_size=GRPO["group"],
         max_new_tokens=settings.new_tokens,

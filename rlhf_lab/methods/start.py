@@ -9,7 +9,7 @@ from ..backbones import load_tokenizer
 from ..checkpoints import SFT, ShippedReward
 from ..data import CourseData, load_data
 from ..data.judge import ToyJudge
-from ..data.ratings import CLEAR
+from ..data.ratings import clear_rows
 from ..devices import Compute, choose_compute
 from ..lab import open_lab
 from ..rewards import RewardFunction, TextScorer
@@ -27,7 +27,8 @@ class Start:
         sft: folder of the SFT model, the reference of all three.
         settings: their lengths, and PPO's and GRPO's steps, batch, updates and learning rate.
         dpo_batch, dpo_lr: pairs in a step of DPO, and its learning rate.
-        dpo_pairs: preference pairs of DPO's one epoch, at most: a laptop has to get through them on a real model.
+        dpo_pairs, grpo_steps: preference pairs of DPO's one epoch and steps of GRPO, at most: a laptop has to get through
+            them on a real model.
     """
 
     code: TaughtCode | None
@@ -41,6 +42,7 @@ class Start:
     dpo_batch: int
     dpo_lr: float
     dpo_pairs: int
+    grpo_steps: int
 
     @property
     def clear_pairs_heldout(self):
@@ -48,7 +50,7 @@ class Start:
         pairs = self.data.pairs_heldout
         if "margin" not in pairs.column_names:
             return pairs
-        return pairs.select([row for row, margin in enumerate(pairs["margin"]) if margin in CLEAR])
+        return pairs.select(clear_rows(pairs))
 
 
 def start_shipped(code: str | None = None) -> Start:
@@ -65,6 +67,7 @@ def start_shipped(code: str | None = None) -> Start:
         dpo_batch=32,
         dpo_lr=3e-4,
         dpo_pairs=1_000_000,
+        grpo_steps=1_000_000,
     )
 
 
@@ -89,4 +92,5 @@ def start_of_run(code: str, folder: Path) -> Start:
         dpo_batch=settings.rm_batch,
         dpo_lr=settings.rm_lr,
         dpo_pairs=1200,
+        grpo_steps=20,
     )

@@ -14,7 +14,7 @@ def recorded_run() -> dict:
     """The recorded run.
 
     Returns:
-        `command`, `machine`, `card` (lines of the score card), `sft` and `reward_model` (the stages' figures), `history`
+        `command`, `machine`, `card` (lines of the score card), `history`
         (PPO, an entry a step), `goal` (what the judge shall say), `samples`, `memory` (what it would need on a GPU, computed)
         and `methods` (a row for PPO, DPO and GRPO).
     """

@@ -7,7 +7,7 @@ those fails does not run anything.
 
 A child with a GPU cannot have its address space limited, for CUDA reserves hundreds of GiB of it. In its place stands
 RLIMIT_DATA, which counts what is private and writable and not what is mapped from a device; memory that it does not
-count either (shared mappings without a file, memfd, System V) is refused by seccomp.
+count either (shared mappings without a file, memfd, System V, stacks that grow) is refused by seccomp.
 """
 
 import ctypes
@@ -147,6 +147,7 @@ _UNCOUNTED = {
 _ALLOWED, _DENIED, _NO_SUCH_CALL = 0x7FFF0000, 0x00050001, 0x00050026
 _CLONE_THREAD = 0x00010000
 _SHARED_WITHOUT_FILE = 0x21  # MAP_SHARED | MAP_ANONYMOUS
+_GROWS_DOWN = 0x100  # MAP_GROWSDOWN: a stack, which RLIMIT_DATA does not count
 
 
 def has_seccomp() -> bool:
@@ -179,8 +180,10 @@ def no_processes_no_sockets(gpu: bool = False) -> None:
         for name in ("shmget", "memfd_create"):
             program += [(jump_equal, 0, 1, _UNCOUNTED[name]), (answer, 0, 0, _DENIED)]
         program += [
-            (jump_equal, 0, 5, _UNCOUNTED["mmap"]),
+            (jump_equal, 0, 7, _UNCOUNTED["mmap"]),
             (load, 0, 0, 40),  # its flags
+            (jump_set, 0, 1, _GROWS_DOWN),
+            (answer, 0, 0, _DENIED),
             (bitwise_and, 0, 0, _SHARED_WITHOUT_FILE),
             (jump_equal, 0, 1, _SHARED_WITHOUT_FILE),
             (answer, 0, 0, _DENIED),

@@ -87,7 +87,11 @@ def _run(arguments: argparse.Namespace) -> None:
     run = ranks.on_all_ranks(accelerator, begin)
     history = []
 
+    launcher = os.getppid()
+
     def on_step(figures: dict[str, float]) -> None:
+        if os.getppid() != launcher:  # it was killed, and nobody would end us
+            os._exit(1)
         if speaks:
             history.append(figures)
             write_json(folder / "history.json", history)
