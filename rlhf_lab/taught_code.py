@@ -34,9 +34,8 @@ class TaughtCode:
         digest = hashlib.sha256()
         for path in sorted(folder.rglob("*.py")):
             name = path.relative_to(folder).as_posix()
-            if name not in others and not name.startswith(
-                "notebooks/"
-            ):  # solutions/ has their sources beside it
+            # solutions/ has the notebooks' sources beside it
+            if name not in others and not name.startswith("notebooks/"):
                 digest.update(path.read_bytes())
         return digest.hexdigest()
 

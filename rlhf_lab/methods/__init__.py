@@ -28,7 +28,7 @@ from ..devices import reads_in_float32
 from ..errors import LabError
 from ..machine import memory_mib, peak_memory_mib
 from ..runs import check_finished, read_json, read_tensors
-from ..sampling import figures_of, sample_heldout, token_logprobs
+from ..sampling import Samples, figures_of, sample_heldout, token_logprobs
 from ..stages.ppo import set_rate
 from ..watch import shuffled
 from .start import Start, start_of_run, start_shipped
@@ -176,7 +176,8 @@ def run_method(code: str, method: str, seed: int, run: Path | None = None) -> Ou
                 lm, approx_kl = train(start, ref_lm, seed)
             seconds = time.perf_counter() - clock
             memory = peak_memory_mib() - before
-        sft, after = (_measure(start, model, ref_lm, seed) for model in (ref_lm, lm))
+        sft, _ = _judged(start, ref_lm, seed)
+        after = _measure(start, lm, ref_lm, seed)
         accuracy, margin = _on_pairs(start, lm, ref_lm) if method == "dpo" else (None, None)
     return Outcome(
         method=method,
@@ -274,10 +275,15 @@ def measure(lm, ref_lm, tokenizer, seed: int = 0) -> dict[str, float]:
 
 
 def _measure(start: Start, lm, ref_lm, seed: int) -> dict[str, float]:
+    figures, samples = _judged(start, lm, seed)
+    return figures | {"kl_to_ref": _mean_log_ratio(lm, ref_lm, start.tokenizer, samples)}
+
+
+def _judged(start: Start, lm, seed: int) -> tuple[dict[str, float], Samples]:
+    """Sampled responses to held-out prompts, and what the judge says of them."""
     pool = start.data.prompts_heldout["prompt"]
     samples = sample_heldout(lm, start.tokenizer, pool, start.settings.new_tokens, seed)
-    figures = figures_of(samples, start.judge(samples.texts))
-    return figures | {"kl_to_ref": _mean_log_ratio(lm, ref_lm, start.tokenizer, samples)}
+    return figures_of(samples, start.judge(samples.texts)), samples
 
 
 def _mean_log_ratio(lm, ref_lm, tokenizer, samples) -> float:
