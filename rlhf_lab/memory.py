@@ -370,9 +370,8 @@ def _ppo(shape: ModelShape, work: Workload, profile: Profile | None, arithmetic:
 
 
 def _recomputed_logits(shape: ModelShape, tokens: int, arithmetic: Arithmetic) -> int:
-    """Those of the pass that is computed again in the backward pass, in both precisions where there are two."""
-    one = shape.logits_bytes(tokens)
-    return one + (one // 2 if arithmetic.bf16 else 0)
+    """Those of the pass that is computed again in the backward pass, as the LM head gives them."""
+    return shape.logits_bytes(tokens) * arithmetic.product // FLOAT
 
 
 def format_needs(

@@ -169,7 +169,7 @@ def rollout_of(code, rows, length, response):
     [
         (None, 1.25),
         (Profile("p", 8, 12, rows=4, checkpointing=False), 1.4),
-        (Profile("p", 8, 12, rows=4, checkpointing=True), 1.8),
+        (Profile("p", 8, 12, rows=4, checkpointing=True), 1.9),
     ],
     ids=["no profile", "passes", "passes and checkpointing"],
 )

@@ -275,7 +275,7 @@ def test_a_profile_changes_no_number_of_a_run(settings, llama_folder, tmp_path, 
 
 def test_a_full_gpu_is_one_sentence_and_the_command_that_it_gives_goes_on(settings, tmp_path, monkeypatch):
     """The memory is full in PPO as long as more than four responses are read at a time."""
-    package = tmp_path / "mine"
+    package = tmp_path / "fills_the_card"
     shutil.copytree(CHECKOUT / "solutions", package)
     with open(package / "ppo.py", "a") as file:
         file.write(
@@ -293,10 +293,10 @@ def test_a_full_gpu_is_one_sentence_and_the_command_that_it_gives_goes_on(settin
         match=r"the memory of the device was full in ppo: .*needs 0\.\d GiB by computation without a profile; "
         r"give the same command with --profile 8gb \(0\.\d GiB\) and without --fresh: what was finished is kept",
     ):
-        run_pipeline(open_lab(settings(code="mine", batch=6), folder))
+        run_pipeline(open_lab(settings(code="fills_the_card", batch=6), folder))
     finished = {path: path.stat().st_mtime_ns for path in folder.glob("*/stage.json")}
     assert {path.parent.name for path in finished} == {"sft", "reward_model"}
-    results = run_pipeline(open_lab(settings(code="mine", batch=6, profile="8gb"), folder))
+    results = run_pipeline(open_lab(settings(code="fills_the_card", batch=6, profile="8gb"), folder))
     assert len(results.history) == 3 and results.ppo["profile"] == "8gb"
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
 
