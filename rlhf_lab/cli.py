@@ -225,7 +225,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _run_name(settings: Settings, name: str | None) -> str:
     """What tells one run folder from another, apart from the seed."""
-    parts = [name] if name else [Path(settings.backbone).name, Path(settings.reward).name]
+    data = [] if settings.data == Settings.data else [Path(settings.data).name.replace(":", "-")]
+    parts = [name] if name else [Path(settings.backbone).name, *data, Path(settings.reward).name]
     return "-".join(parts if settings.code == Settings.code else [*parts, settings.code])
 
 

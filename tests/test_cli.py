@@ -139,6 +139,8 @@ def test_a_run_is_named_after_what_tells_it_from_others():
         ({"code": "rlhf_exercises"}, "demo", "demo-rlhf_exercises"),
         ({"backbone": "./models/mine", "reward": "./clf"}, None, "mine-clf"),
         ({"backbone": "smollm2", "reward": "vader", "code": "mine"}, None, "smollm2-vader-mine"),
+        ({"backbone": "smollm2", "data": "ratings"}, None, "smollm2-ratings-rm"),
+        ({"data": "hh-rlhf:./copies/helpful"}, None, "tiny-helpful-rm"),
     ]:
         assert _run_name(Settings(**changes), name) == expected
 
