@@ -77,7 +77,7 @@ PRETRAINED = dict(
 RATED = dict(max_len=28, new_tokens=20, sft_epochs=1)
 # People write in more ways than the toy corpus does: it takes more responses to say which words are liked, and larger
 # steps. AdamW's first steps are its largest (each weight moves by the whole rate), so the rate starts low.
-RATED_PRETRAINED = dict(batch=64, ppo_epochs=2, ppo_lr=3e-5, ppo_warmup=10)
+RATED_PRETRAINED = dict(batch=64, ppo_epochs=2, ppo_lr=2e-5, ppo_warmup=10)
 
 
 def checked_settings(values: dict) -> Settings:
