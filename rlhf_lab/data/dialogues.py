@@ -48,13 +48,11 @@ class HubSet:
 
     Attributes:
         repository: its name on the hub.
-        reader: what `datasets.load_dataset` calls the files' format.
         suffix: how the names of the files go on behind "train" and "test".
         columns: what a row has to have, as texts.
     """
 
     repository: str
-    reader: str
     suffix: str
     columns: tuple[str, ...]
 
@@ -65,8 +63,8 @@ class HubSet:
 
 
 HUB_SETS = {
-    "hh-rlhf": HubSet("Anthropic/hh-rlhf", "json", ".jsonl*", ("chosen", "rejected")),
-    "rm-static": HubSet("Dahoas/rm-static", "parquet", "*.parquet", ("prompt", "chosen", "rejected")),
+    "hh-rlhf": HubSet("Anthropic/hh-rlhf", ".jsonl*", ("chosen", "rejected")),
+    "rm-static": HubSet("Dahoas/rm-static", "*.parquet", ("prompt", "chosen", "rejected")),
 }
 
 
@@ -196,17 +194,17 @@ def _read_file(hub_set: HubSet, path: Path) -> "Dataset":
     """The columns of a file, all of them texts, or a LabError that names file and row."""
     import datasets
 
-    if hub_set.reader == "json":
-        # one number among the texts of a column, and the library's reader puts every text of it into quotes
-        checked_rows(path, hub_set.columns, may_be_empty=True)
-    try:
-        rows = datasets.load_dataset(hub_set.reader, data_files=str(path), split="train")
-    except Exception as error:  # the library raises many kinds for one cause
-        reason = str(error.__cause__ or error).splitlines()[0]
-        raise LabError(f"{path} cannot be read as {hub_set.reader}: {reason}") from None
-    if hub_set.reader == "parquet":
+    if path.suffix == ".parquet":
+        try:
+            rows = datasets.load_dataset("parquet", data_files=str(path), split="train")
+        except Exception as error:  # the library raises many kinds for one cause
+            reason = str(error.__cause__ or error).splitlines()[0]
+            raise LabError(f"{path} cannot be read as parquet: {reason}") from None
         _check_texts(rows, hub_set.columns, path)
-    return rows.select_columns(list(hub_set.columns))
+        return rows.select_columns(list(hub_set.columns))
+    # not by the library's reader of JSON: one number in a column, and it puts every text of it into quotes
+    rows = checked_rows(path, hub_set.columns, may_be_empty=True)
+    return datasets.Dataset.from_dict({column: [row[column] for row in rows] for column in hub_set.columns})
 
 
 def _check_texts(rows: "Dataset", columns: tuple[str, ...], path: Path) -> None:

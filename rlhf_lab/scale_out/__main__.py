@@ -49,7 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     for field in dataclasses.fields(Settings):
         if field.name in OPTIONS:
             flag = "--" + field.name.replace("_", "-")
-            help_text = f"{field.metadata['help']} (default {field.default}, or that of the run to start from)"
+            help_text = (
+                f"{field.metadata['help']} (default {field.default}, or that of the run to start from)"
+            )
             if field.name == "device":
                 help_text = "auto (a GPU for each process where there are GPUs) or cpu"
             parser.add_argument(flag, type=type(field.default), default=None, help=help_text)
