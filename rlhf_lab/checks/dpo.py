@@ -9,7 +9,19 @@ from ..taught_code import TaughtCode
 from .case import WrongReturn, case, entries, in_words, numbers, parts, raised, tensor
 from .models import reading_lm
 from .sft import WatchedLM
-from .training import Loader, counted, recorded_steps
+from .training import (
+    Loader,
+    changed,
+    counted,
+    gradient_changes,
+    kinds_of_optimiser,
+    learning_rates,
+    norms,
+    number_of_optimisers,
+    recorded_steps,
+    small_norms,
+    weights_held,
+)
 
 # --- 5.1 sequence_logprobs ------------------------------------------------------------------------
 
@@ -771,9 +783,7 @@ def train_reference_mode(code: TaughtCode):
     mistake="The docstring asks for AdamW, and another optimiser takes the steps.",
 )
 def train_optimizer(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train(code, _models(), _batches()[:1], lr=0.01)
-    return {"the optimiser": sorted({step.kind for step in steps})}
+    return kinds_of_optimiser(lambda: _train(code, _models(), _batches()[:1], lr=0.01))
 
 
 @case(
@@ -784,12 +794,7 @@ def train_optimizer(code: TaughtCode):
     "weights and in all steps.",
 )
 def train_lr(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train(code, _models(), _batches()[:2], n_epochs=2, lr=0.03)
-    return {
-        "the lowest lr of each step": [min(step.lrs) for step in steps],
-        "the highest lr of each step": [max(step.lrs) for step in steps],
-    }
+    return learning_rates(lambda: _train(code, _models(), _batches()[:2], n_epochs=2, lr=0.03))
 
 
 @case(
@@ -799,9 +804,7 @@ def train_lr(code: TaughtCode):
     mistake="The optimiser has to hold all weights of the policy, and none of the reference.",
 )
 def train_all_weights(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train(code, _models(), _batches()[:1], lr=0.01)
-    return {"weights in the optimiser": [step.weights for step in steps]}
+    return weights_held(lambda: _train(code, _models(), _batches()[:1], lr=0.01))
 
 
 @case(
@@ -811,9 +814,7 @@ def train_all_weights(code: TaughtCode):
     mistake="You make a new optimiser in the loop: AdamW forgets its running averages each time.",
 )
 def train_one_optimizer(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train(code, _models(), _batches(), n_epochs=2, lr=0.01)
-    return {"optimisers": len({id(step.optimizer) for step in steps})}
+    return number_of_optimisers(lambda: _train(code, _models(), _batches(), n_epochs=2, lr=0.01))
 
 
 @case(
@@ -824,9 +825,7 @@ def train_one_optimizer(code: TaughtCode):
     "is cut off, or it is zeroed before the step.",
 )
 def train_small_gradient(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train(code, _models(scale=0.05), _batches()[:1])
-    return {"the norm of the gradient, times 100": [100 * step.norm for step in steps]}
+    return small_norms(lambda: _train(code, _models(scale=0.05), _batches()[:1]))
 
 
 @case(
@@ -849,9 +848,7 @@ def train_downhill(code: TaughtCode):
     mistake="The second step still carries the gradient of the first: gradients add up until they are set to zero.",
 )
 def train_zero_grad(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train(code, _models(scale=0.05), _batches()[:1] * 2)
-    return {"the norm of the gradient, times 100": [100 * step.norm for step in steps]}
+    return small_norms(lambda: _train(code, _models(scale=0.05), _batches()[:1] * 2))
 
 
 @case(
@@ -864,12 +861,7 @@ def train_zero_grad(code: TaughtCode):
 def train_second_epoch(code: TaughtCode):
     with recorded_steps() as steps:
         history = _train(code, _models(scale=0.05), _batches(), n_epochs=2)
-    return {name: _column(history, name) for name in HISTORY} | {
-        "the gradient changes": [
-            bool((second.gradient - first.gradient).norm() > 0.01 * first.norm)
-            for first, second in zip(steps[:3], steps[3:])
-        ],
-    }
+    return {name: _column(history, name) for name in HISTORY} | gradient_changes(steps, 3)
 
 
 @case(
@@ -880,9 +872,7 @@ def train_second_epoch(code: TaughtCode):
     "and before the step.",
 )
 def train_clip(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train(code, _models(scale=3.0), _batches()[:2], n_epochs=2)
-    return {"the norm of the gradient": [step.norm for step in steps]}
+    return norms(lambda: _train(code, _models(scale=3.0), _batches()[:2], n_epochs=2))
 
 
 @case(
@@ -971,8 +961,4 @@ def train_device(code: TaughtCode):
 def train_arguments(code: TaughtCode):
     batches = _batches()
     _train(code, _models(), batches, lr=0.01)
-    changed = any(
-        batch.keys() != before.keys() or any(not torch.equal(batch[name], before[name]) for name in before)
-        for batch, before in zip(batches, _batches(), strict=True)
-    )
-    return {"the batches changed": changed}
+    return changed(batches, _batches())

@@ -13,7 +13,7 @@ from ..returned import PPO_INFO
 from ..taught_code import TaughtCode
 from .case import WrongReturn, case, entries, in_words, numbers, on_mask, one_number, parts, tensor
 from .models import micro_folder, micro_tokenizer, reading_tokenizer, special_tokenizer, token_ids
-from .training import Step, leave_over, noted, what_adds_up
+from .training import Step, changes_with_padding, leave_over, noted, same_tensors, what_adds_up
 
 # --- 3.5 response_mask ----------------------------------------------------------------------------
 
@@ -1073,13 +1073,7 @@ def step_dropout(code: TaughtCode):
     mistake="What stands in the padding changes your update: a mask is not used, or not handed on.",
 )
 def step_padding(code: TaughtCode):
-    one, steps = _step(code)
-    other, other_steps = _step(code, _given_rollout(code, garbage=4.0))
-    changed = [
-        name for name in PPO_INFO if not math.isclose(one[name], other[name], rel_tol=1e-3, abs_tol=1e-5)
-    ]
-    same = torch.allclose(steps[0].gradient, other_steps[0].gradient, rtol=1e-3, atol=1e-5)
-    return {"what changes in info": changed, "the gradient is the same": same}
+    return changes_with_padding(_step(code), _step(code, _given_rollout(code, garbage=4.0)), PPO_INFO)
 
 
 @case(
@@ -1279,9 +1273,7 @@ def step_rollout(code: TaughtCode):
     batch = _given_rollout(code)
     before = copy.deepcopy(batch)
     _step(code, batch, lr=0.1, ppo_epochs=2)
-    return {
-        f"{name} is the same": torch.equal(getattr(batch, name), getattr(before, name)) for name in TENSORS
-    }
+    return same_tensors(batch, before, TENSORS)
 
 
 @case(

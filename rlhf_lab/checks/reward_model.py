@@ -10,7 +10,20 @@ from ..taught_code import TaughtCode
 from .case import WrongReturn, case, entries, in_words, numbers, parts, raised, tensor
 from .models import micro_folder, micro_lm, micro_tokenizer, special_tokenizer
 from .sft import ended, exclamation_tokenizer, fresh_rows, item_of, pad_zero_tokenizer
-from .training import Loader, WatchedModel, counted, recorded_steps
+from .training import (
+    Loader,
+    WatchedModel,
+    changed,
+    counted,
+    gradient_changes,
+    kinds_of_optimiser,
+    learning_rates,
+    norms,
+    number_of_optimisers,
+    recorded_steps,
+    small_norms,
+    weights_held,
+)
 
 # --- 2.1 last_token_index -------------------------------------------------------------------------
 
@@ -1126,9 +1139,7 @@ def rm_accuracies(code: TaughtCode):
     mistake="The docstring asks for AdamW, and another optimiser takes the steps.",
 )
 def rm_optimizer(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train_rm(code, WatchedRM(), _pair_batches(), lr=0.01)
-    return {"the optimiser": sorted({step.kind for step in steps})}
+    return kinds_of_optimiser(lambda: _train_rm(code, WatchedRM(), _pair_batches(), lr=0.01))
 
 
 @case(
@@ -1139,12 +1150,7 @@ def rm_optimizer(code: TaughtCode):
     "weights and in all steps.",
 )
 def rm_lr(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train_rm(code, WatchedRM(), _pair_batches(), n_epochs=2, lr=0.03)
-    return {
-        "the lowest lr of each step": [min(step.lrs) for step in steps],
-        "the highest lr of each step": [max(step.lrs) for step in steps],
-    }
+    return learning_rates(lambda: _train_rm(code, WatchedRM(), _pair_batches(), n_epochs=2, lr=0.03))
 
 
 @case(
@@ -1154,9 +1160,7 @@ def rm_lr(code: TaughtCode):
     mistake="The optimiser does not hold all weights: backbone and head are trained together.",
 )
 def rm_all_weights(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train_rm(code, WatchedRM(), _pair_batches(), lr=0.01)
-    return {"weights in the optimiser": [step.weights for step in steps]}
+    return weights_held(lambda: _train_rm(code, WatchedRM(), _pair_batches(), lr=0.01))
 
 
 @case(
@@ -1166,9 +1170,7 @@ def rm_all_weights(code: TaughtCode):
     mistake="You make a new optimiser in the loop: AdamW forgets its running averages each time.",
 )
 def rm_one_optimizer(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train_rm(code, WatchedRM(), _pair_batches(), n_epochs=2, lr=0.01)
-    return {"optimisers": len({id(step.optimizer) for step in steps})}
+    return number_of_optimisers(lambda: _train_rm(code, WatchedRM(), _pair_batches(), n_epochs=2, lr=0.01))
 
 
 @case(
@@ -1179,9 +1181,7 @@ def rm_one_optimizer(code: TaughtCode):
     "is cut off, or it is zeroed before the step.",
 )
 def rm_small_gradient(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train_rm(code, WatchedRM(scale=0.05), _pair_batches()[:1])
-    return {"the norm of the gradient, times 100": [100 * step.norm for step in steps]}
+    return small_norms(lambda: _train_rm(code, WatchedRM(scale=0.05), _pair_batches()[:1]))
 
 
 @case(
@@ -1204,9 +1204,7 @@ def rm_downhill(code: TaughtCode):
     mistake="The second step still carries the gradient of the first: gradients add up until they are set to zero.",
 )
 def rm_zero_grad(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train_rm(code, WatchedRM(scale=0.05), _pair_batches()[:1] * 2, n_epochs=2)
-    return {"the norm of the gradient, times 100": [100 * step.norm for step in steps]}
+    return small_norms(lambda: _train_rm(code, WatchedRM(scale=0.05), _pair_batches()[:1] * 2, n_epochs=2))
 
 
 @case(
@@ -1222,10 +1220,7 @@ def rm_second_epoch(code: TaughtCode):
     return {
         "loss": [counted(step["loss"]) for step in history],
         "accuracy": [counted(step["accuracy"]) for step in history],
-        "the gradient changes": [
-            bool((second.gradient - first.gradient).norm() > 0.01 * first.norm)
-            for first, second in zip(steps[:3], steps[3:])
-        ],
+        **gradient_changes(steps, 3),
     }
 
 
@@ -1237,9 +1232,7 @@ def rm_second_epoch(code: TaughtCode):
     "and before the step.",
 )
 def rm_clip(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train_rm(code, WatchedRM(scale=20.0), _pair_batches())
-    return {"the norm of the gradient": [step.norm for step in steps]}
+    return norms(lambda: _train_rm(code, WatchedRM(scale=20.0), _pair_batches()))
 
 
 @case(
@@ -1341,8 +1334,4 @@ def rm_device(code: TaughtCode):
 def rm_arguments(code: TaughtCode):
     batches = _pair_batches()
     _train_rm(code, WatchedRM(), batches, lr=0.01)
-    changed = any(
-        batch.keys() != before.keys() or any(not torch.equal(batch[name], before[name]) for name in before)
-        for batch, before in zip(batches, _pair_batches(), strict=True)
-    )
-    return {"the batches changed": changed}
+    return changed(batches, _pair_batches())

@@ -6,7 +6,20 @@ from torch import Tensor
 from ..taught_code import TaughtCode
 from .case import WrongReturn, case, entries, in_words, numbers, raised, tensor
 from .models import micro_tokenizer, special_tokenizer
-from .training import Loader, WatchedModel, counted, recorded_steps
+from .training import (
+    Loader,
+    WatchedModel,
+    changed,
+    counted,
+    gradient_changes,
+    kinds_of_optimiser,
+    learning_rates,
+    norms,
+    number_of_optimisers,
+    recorded_steps,
+    small_norms,
+    weights_held,
+)
 
 COLUMNS = ("input_ids", "labels", "attention_mask")
 
@@ -871,9 +884,7 @@ def train_losses(code: TaughtCode):
     mistake="The docstring asks for AdamW, and another optimiser takes the steps.",
 )
 def train_optimizer(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train(code, WatchedLM(), _batches(), lr=0.01)
-    return {"the optimiser": sorted({step.kind for step in steps})}
+    return kinds_of_optimiser(lambda: _train(code, WatchedLM(), _batches(), lr=0.01))
 
 
 @case(
@@ -884,12 +895,7 @@ def train_optimizer(code: TaughtCode):
     "weights and in all steps.",
 )
 def train_lr(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train(code, WatchedLM(), _batches(), n_epochs=2, lr=0.03)
-    return {
-        "the lowest lr of each step": [min(step.lrs) for step in steps],
-        "the highest lr of each step": [max(step.lrs) for step in steps],
-    }
+    return learning_rates(lambda: _train(code, WatchedLM(), _batches(), n_epochs=2, lr=0.03))
 
 
 @case(
@@ -899,9 +905,7 @@ def train_lr(code: TaughtCode):
     mistake="The optimiser does not hold all weights of the model.",
 )
 def train_all_weights(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train(code, WatchedLM(), _batches(), lr=0.01)
-    return {"weights in the optimiser": [step.weights for step in steps]}
+    return weights_held(lambda: _train(code, WatchedLM(), _batches(), lr=0.01))
 
 
 @case(
@@ -911,9 +915,7 @@ def train_all_weights(code: TaughtCode):
     mistake="You make a new optimiser in the loop: AdamW forgets its running averages each time.",
 )
 def train_one_optimizer(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train(code, WatchedLM(), _batches(), n_epochs=2, lr=0.01)
-    return {"optimisers": len({id(step.optimizer) for step in steps})}
+    return number_of_optimisers(lambda: _train(code, WatchedLM(), _batches(), n_epochs=2, lr=0.01))
 
 
 @case(
@@ -924,9 +926,7 @@ def train_one_optimizer(code: TaughtCode):
     "before the step.",
 )
 def train_small_gradient(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train(code, WatchedLM(scale=0.05), _batches()[:1])
-    return {"the norm of the gradient, times 100": [100 * step.norm for step in steps]}
+    return small_norms(lambda: _train(code, WatchedLM(scale=0.05), _batches()[:1]))
 
 
 @case(
@@ -949,9 +949,7 @@ def train_downhill(code: TaughtCode):
     mistake="The second step still carries the gradient of the first: gradients add up until they are set to zero.",
 )
 def train_zero_grad(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train(code, WatchedLM(scale=0.05), _batches()[:1] * 2, n_epochs=2)
-    return {"the norm of the gradient, times 100": [100 * step.norm for step in steps]}
+    return small_norms(lambda: _train(code, WatchedLM(scale=0.05), _batches()[:1] * 2, n_epochs=2))
 
 
 @case(
@@ -966,10 +964,7 @@ def train_second_epoch(code: TaughtCode):
         losses = _train(code, WatchedLM(scale=0.05), _batches(), n_epochs=2)
     return {
         "losses": [counted(loss) for loss in losses],
-        "the gradient changes": [
-            bool((second.gradient - first.gradient).norm() > 0.01 * first.norm)
-            for first, second in zip(steps[:3], steps[3:])
-        ],
+        **gradient_changes(steps, 3),
     }
 
 
@@ -981,9 +976,7 @@ def train_second_epoch(code: TaughtCode):
     "and before the step.",
 )
 def train_clip(code: TaughtCode):
-    with recorded_steps() as steps:
-        _train(code, WatchedLM(scale=20.0), _batches())
-    return {"the norm of the gradient": [step.norm for step in steps]}
+    return norms(lambda: _train(code, WatchedLM(scale=20.0), _batches()))
 
 
 @case(
@@ -1098,8 +1091,4 @@ def train_attention_mask(code: TaughtCode):
 def train_arguments(code: TaughtCode):
     batches = _batches()
     _train(code, WatchedLM(), batches, n_epochs=1, lr=0.01)
-    changed = any(
-        batch.keys() != before.keys() or any(not torch.equal(batch[name], before[name]) for name in before)
-        for batch, before in zip(batches, _batches(), strict=True)
-    )
-    return {"the batches changed": changed}
+    return changed(batches, _batches())

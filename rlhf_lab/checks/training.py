@@ -1,6 +1,7 @@
 """What a training loop does to its optimiser and to its model, seen from outside."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -226,4 +227,86 @@ def what_adds_up(own: Step, steps: Sequence[Step], left_over: float) -> dict[str
     return {
         "the gradient of epoch 0 holds what was left over": adds_up[0],
         "the gradient of epoch 1 holds that of epoch 0": adds_up[1],
+    }
+
+
+# --- what every loop over batches is asked: `train` makes one call of it ----------------------------
+
+
+def steps_of(train: Callable[[], object]) -> list[Step]:
+    with recorded_steps() as steps:
+        train()
+    return steps
+
+
+def kinds_of_optimiser(train: Callable[[], object]) -> dict[str, list[str]]:
+    return {"the optimiser": sorted({step.kind for step in steps_of(train)})}
+
+
+def learning_rates(train: Callable[[], object]) -> dict[str, list[float]]:
+    steps = steps_of(train)
+    return {
+        "the lowest lr of each step": [min(step.lrs) for step in steps],
+        "the highest lr of each step": [max(step.lrs) for step in steps],
+    }
+
+
+def weights_held(train: Callable[[], object]) -> dict[str, list[int]]:
+    return {"weights in the optimiser": [step.weights for step in steps_of(train)]}
+
+
+def number_of_optimisers(train: Callable[[], object]) -> dict[str, int]:
+    return {"optimisers": len({id(step.optimizer) for step in steps_of(train)})}
+
+
+def small_norms(train: Callable[[], object]) -> dict[str, list[float]]:
+    return {"the norm of the gradient, times 100": [100 * step.norm for step in steps_of(train)]}
+
+
+def norms(train: Callable[[], object]) -> dict[str, list[float]]:
+    return {"the norm of the gradient": [step.norm for step in steps_of(train)]}
+
+
+def gradient_changes(steps: Sequence[Step], n_batches: int) -> dict[str, list[bool]]:
+    """Whether the gradient of each batch is another one in the second of two epochs without a learning rate."""
+    return {
+        "the gradient changes": [
+            bool((second.gradient - first.gradient).norm() > 0.01 * first.norm)
+            for first, second in zip(steps[:n_batches], steps[n_batches:])
+        ],
+    }
+
+
+def changed(
+    batches: Sequence[Mapping[str, Tensor]], before: Sequence[Mapping[str, Tensor]]
+) -> dict[str, bool]:
+    """Whether batches are other ones than they were, in a name or in a number."""
+    return {
+        "the batches changed": any(
+            batch.keys() != old.keys() or any(not torch.equal(batch[name], old[name]) for name in old)
+            for batch, old in zip(batches, before, strict=True)
+        )
+    }
+
+
+# --- what both update steps are asked ---------------------------------------------------------------
+
+
+def changes_with_padding(
+    one: tuple[Mapping[str, float], Sequence[Step]],
+    other: tuple[Mapping[str, float], Sequence[Step]],
+    names: Sequence[str],
+) -> dict[str, list[str] | bool]:
+    """What of `info`, and whether the gradient, is another one on a rollout with other padding."""
+    (info, steps), (other_info, other_steps) = one, other
+    different = [
+        name for name in names if not math.isclose(info[name], other_info[name], rel_tol=1e-3, abs_tol=1e-5)
+    ]
+    same = torch.allclose(steps[0].gradient, other_steps[0].gradient, rtol=1e-3, atol=1e-5)
+    return {"what changes in info": different, "the gradient is the same": same}
+
+
+def same_tensors(rollout: object, before: object, names: Sequence[str]) -> dict[str, bool]:
+    return {
+        f"{name} is the same": torch.equal(getattr(rollout, name), getattr(before, name)) for name in names
     }
