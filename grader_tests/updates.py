@@ -9,7 +9,7 @@ from torch import Tensor
 from rlhf_lab.room.props import shared
 
 from .candidate import Candidate
-from .hidden import Draw, close, entries, number, parts
+from .hidden import Draw, check, close, entries, number, parts, tensor
 
 Weights = Mapping[str, Tensor]
 Right = Callable[[bool], tuple[dict[str, float], Weights]]
@@ -88,6 +88,35 @@ class Update:
         """Whether both have moved the weights, in the same way, and say the same."""
         moved = bool(self.way.norm() > 1e-4)
         return moved and same_moves(self.moved, other.moved) and same_info(self.info, other.info, self.info)
+
+
+def sets_gradients_to_zero(step: Callable[..., Update], epochs: str, left_over: float) -> bool:
+    """Whether a gradient that was there before changes nothing, and that of one epoch is gone in the next.
+
+    Args:
+        step: makes a small step on one scene.
+        epochs: what the function calls its number of epochs.
+    """
+    clean = step()
+    if not step(left_over=left_over).does_as(clean):
+        return False
+    return twice_as_far(clean.way, step(**{epochs: 2}).way)
+
+
+def twice_as_far(one: Tensor, both: Tensor) -> bool:
+    """Whether two epochs lead less than three times as far as one, which a sum of their gradients does.
+
+    Steps as small as those that this is asked of are the same in both epochs, so that two of them lead twice as far.
+    """
+    return bool(both @ one < 2.5 * one.square().sum())
+
+
+def check_kept(way: Tensor, after: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """Of an update that moves the weights: fail unless what it was made on is as it was, in every field."""
+    check(way.norm() > 1e-4, "Your update moves no weight.")
+    for name, old in before.items():
+        now = after[name]
+        check(torch.equal(tensor(now), old) if isinstance(old, Tensor) else now == old)
 
 
 def in_one_row(tensors: Iterable[Tensor]) -> Tensor:
