@@ -12,7 +12,7 @@ from rlhf_lab.pipeline import Results, run_pipeline
 from rlhf_lab.real_run import RECORDED
 from rlhf_lab.runs import check_finished, read_json, read_settings, write_bytes, write_json
 from rlhf_lab.scorecard import format_card, score_card
-from rlhf_lab.settings import Settings, defaults_for
+from rlhf_lab.settings import Settings, defaults_for, flag
 
 from .paths import ROOT
 from .tables import write_table
@@ -53,7 +53,7 @@ def _command(settings: Settings) -> str:
     """The command that was given: every setting that is not the default."""
     usual = dataclasses.asdict(Settings()) | defaults_for(settings.backbone, settings.data)
     own = {name: value for name, value in dataclasses.asdict(settings).items() if value != usual[name]}
-    options = [f"--{name.replace('_', '-')} {value}" for name, value in own.items()]
+    options = [f"{flag(name)} {value}" for name, value in own.items()]
     return " ".join(["python -m rlhf_lab run", *options])
 
 

@@ -13,7 +13,17 @@ import sys
 from pathlib import Path
 
 from .errors import LabError
-from .settings import PRETRAINED, RATED, RATED_PRETRAINED, STAGES, Settings, checked_settings, defaults_for
+from .settings import (
+    PRETRAINED,
+    RATED,
+    RATED_PRETRAINED,
+    STAGES,
+    Settings,
+    add_option,
+    checked_settings,
+    defaults_for,
+    flag,
+)
 from .student_cli import add_commands, listed
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -81,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run_options(demo, skip={"backbone"})
 
     def options(settings: dict) -> str:
-        return ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items())
+        return ", ".join(f"{flag(name)} {value}" for name, value in settings.items())
 
     run = commands.add_parser(
         "run",
@@ -171,9 +181,7 @@ def _add_run_options(parser: argparse.ArgumentParser, skip: set[str]) -> None:
 def _add_settings(parser: argparse.ArgumentParser, skip: set[str]) -> None:
     for field in dataclasses.fields(Settings):
         if field.name not in skip:
-            flag = "--" + field.name.replace("_", "-")
-            help_text = f"{field.metadata['help']} (default {field.default})"
-            parser.add_argument(flag, type=type(field.default), default=None, help=help_text)
+            add_option(parser, field.name)
 
 
 def _add_code_and_seeds(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,9 @@
 """Every setting of a run, in one place, with the defaults of each kind of backbone."""
 
+# the command line of an older Python reads this file too, before it says that it is too old
+from __future__ import annotations
+
+import argparse
 import dataclasses
 from dataclasses import dataclass, field
 
@@ -80,6 +84,18 @@ RATED = dict(max_len=28, new_tokens=20, sft_epochs=1)
 RATED_PRETRAINED = dict(batch=64, ppo_epochs=2, ppo_lr=2e-5, ppo_warmup=10)
 
 
+def flag(name: str) -> str:
+    """The command line's option for a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def add_option(parser: argparse.ArgumentParser, name: str, help_text: str | None = None) -> None:
+    """Give a command the option for a setting, which is None where it is not given."""
+    (setting,) = [field for field in dataclasses.fields(Settings) if field.name == name]
+    usual = f"{setting.metadata['help']} (default {setting.default})"
+    parser.add_argument(flag(name), type=type(setting.default), default=None, help=help_text or usual)
+
+
 def checked_settings(values: dict) -> Settings:
     """The settings of these values.
 
@@ -90,10 +106,10 @@ def checked_settings(values: dict) -> Settings:
         lowest = 0 if name in ("seed", "sft_epochs", "kl_coef", "ppo_warmup") else 1e-12
         highest = 2**63 - 1 if name == "seed" else 1_000_000
         if isinstance(value, (int, float)) and not value <= highest:  # NaN is not either
-            raise LabError(f"--{name.replace('_', '-')} is {value}: it must be at most {highest}")
+            raise LabError(f"{flag(name)} is {value}: it must be at most {highest}")
         if isinstance(value, (int, float)) and value < lowest:
             raise LabError(
-                f"--{name.replace('_', '-')} is {value}: it must be {'at least 0' if not lowest else 'positive'}"
+                f"{flag(name)} is {value}: it must be {'at least 0' if not lowest else 'positive'}"
             )
     return Settings(**values)
 

@@ -30,6 +30,7 @@ from ..machine import memory_mib, peak_memory_mib
 from ..runs import check_finished, read_json, read_tensors
 from ..sampling import Samples, figures_of, sample_heldout, token_logprobs
 from ..stages.ppo import set_rate
+from ..student_code import describe
 from ..watch import shuffled
 from .start import Start, start_of_run, start_shipped
 
@@ -148,7 +149,7 @@ def _send(sending: Connection, code: str, method: str, seed: int, run: Path | No
     except BaseException as error:  # a mistake in the taught code, of a kind that may not go through a pipe
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}, line {last.lineno}"
-        answer = LabError(f"the training with {method} has failed: {type(error).__name__}: {error} ({where})")
+        answer = LabError(f"the training with {method} has failed: {describe(error)} ({where})")
     sending.send(answer)
 
 

@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 from ..errors import LabError
-from ..settings import Settings, checked_settings, defaults_for
+from ..settings import Settings, add_option, checked_settings, defaults_for
 
 OPTIONS = (
     "backbone", "data", "reward", "code", "seed", "device", "dtype", "steps", "batch", "new_tokens", "ppo_lr",
     "ppo_epochs", "kl_coef",
 )  # fmt: skip
+HELP = {"device": "auto (a GPU for each process where there are GPUs) or cpu"}  # other than a run's
 SHOWN = ("mean_reward", "kl_to_ref", "approx_kl", "clipfrac", "seconds")
 
 
@@ -43,18 +44,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--start",
         type=Path,
-        help="run folder whose SFT model, reward and settings are taken (default: the shipped tiny)",
+        help="run folder whose SFT model, reward and settings are taken, these as defaults (default: the shipped tiny)",
     )
     parser.add_argument("--run", type=Path, help="folder to write (default runs/scale-out-METHOD-N-seedS)")
-    for field in dataclasses.fields(Settings):
-        if field.name in OPTIONS:
-            flag = "--" + field.name.replace("_", "-")
-            help_text = (
-                f"{field.metadata['help']} (default {field.default}, or that of the run to start from)"
-            )
-            if field.name == "device":
-                help_text = "auto (a GPU for each process where there are GPUs) or cpu"
-            parser.add_argument(flag, type=type(field.default), default=None, help=help_text)
+    for name in OPTIONS:
+        add_option(parser, name, HELP.get(name))
     return parser
 
 
@@ -89,9 +83,7 @@ def _run(arguments: argparse.Namespace) -> None:
         return Run(folder, {**dataclasses.asdict(lab.settings), **about})
 
     run = ranks.on_all_ranks(accelerator, begin)
-    history = []
-
-    launcher = os.getppid()
+    history, launcher = [], os.getppid()
 
     def on_step(figures: dict[str, float]) -> None:
         if os.getppid() != launcher:  # it was killed, and nobody would end us
