@@ -201,16 +201,18 @@ def _grade_demo(arguments: argparse.Namespace) -> int:
 
 
 def _methods(arguments: argparse.Namespace) -> int:
-    from rlhf_lab.methods import METHODS, RECORDED, compare_methods, to_json, to_markdown
+    from rlhf_lab.methods import METHODS, RECORDED, compare_methods, to_json, to_rows
     from rlhf_lab.runs import write_json
 
     from .paths import README
-    from .tables import write_table
+    from .tables import markdown_table, write_table
 
     outcomes = compare_methods("solutions", METHODS, seeds=[0, 1, 2])
     write_json(RECORDED, to_json(outcomes))
-    write_table(README, "methods", to_markdown(outcomes))
-    print(to_markdown(outcomes))
+    rows = to_rows(outcomes)
+    table = markdown_table(rows[0], (row.values() for row in rows))
+    write_table(README, "methods", table)
+    print(table)
     return 2 if any(outcome.missed for outcome in outcomes) else 0
 
 

@@ -14,7 +14,7 @@ from rlhf_lab.errors import LabError
 from .notebooks import marked_cells, notebook_names, student_notebook, to_text
 from .paths import CELLS, MANIFEST, NOTEBOOKS, PRISTINE, README, ROOT, STUBS
 from .stubs import stub_files
-from .tables import with_table
+from .tables import markdown_table, with_table
 
 
 def generated() -> dict[Path, bytes]:
@@ -40,16 +40,14 @@ def generated() -> dict[Path, bytes]:
 
 def exercise_table() -> str:
     """All exercises as a Markdown table, for the README."""
-    lines = [
-        "| | exercise | file | notebook | difficulty | importance | minutes | points |",
-        "|" + "---|" * 8,
-    ]
+    columns = "", "exercise", "file", "notebook", "difficulty", "importance", "minutes", "points"
+    rows = []
     for e in exercises().values():
         link = f"[`{e.notebook}`](notebooks/{e.notebook}.ipynb)"
-        lines.append(
-            f"| {e.number} | `{e.name}` | `{e.file}` | {link} | {e.difficulty} | {e.importance} | {e.minutes} | {e.points} |"
+        rows.append(
+            (e.number, f"`{e.name}`", f"`{e.file}`", link, e.difficulty, e.importance, e.minutes, e.points)
         )
-    return "\n".join(lines) + "\n"
+    return markdown_table(columns, rows)
 
 
 def generate(discard_edits: bool = False) -> list[Path]:

@@ -10,7 +10,7 @@ from rlhf_lab.course import exercises
 from tests.bank import Entry, entries
 
 from .paths import ROOT
-from .tables import write_table
+from .tables import markdown_table, write_table
 
 DOCS = ROOT / "docs" / "grading.md"
 
@@ -79,28 +79,29 @@ def package_of(entry: Entry | None) -> dict[str, bytes]:
 
 def kill_table(sentences: list[Sentence]) -> str:
     """The table as Markdown."""
-    rows = [
-        "| exercise | wrong | caught | on the right exercise only | correct variants | accepted | seconds |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    columns = (
+        "exercise", "wrong", "caught", "on the right exercise only", "correct variants", "accepted", "seconds",
+    )  # fmt: skip
+    rows = []
     for name in dict.fromkeys(sentence.entry.exercise for sentence in sentences):
         number = exercises()[name].number
         rows.append(_row(f"{number} `{name}`", [s for s in sentences if s.entry.exercise == name]))
-    return "\n".join([*rows, _row("all", sentences)])
+    return markdown_table(columns, [*rows, _row("all", sentences)])
 
 
-def _row(title: str, sentences: list[Sentence]) -> str:
+def _row(title: str, sentences: list[Sentence]) -> tuple[object, ...]:
     wrong = [s for s in sentences if not s.entry.correct]
     right = [s for s in sentences if s.entry.correct]
     caught = [s for s in wrong if s.score < s.max]
-    counts = (
+    return (
+        title,
         len(wrong),
         len(caught),
         sum(not s.elsewhere for s in caught),
         len(right),
         sum(s.right for s in right),
+        f"{sum(s.seconds for s in sentences):.0f}",
     )
-    return f"| {title} | {' | '.join(map(str, counts))} | {sum(s.seconds for s in sentences):.0f} |"
 
 
 def main(names: list[str]) -> int:

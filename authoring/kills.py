@@ -9,6 +9,7 @@ from rlhf_lab.course import Exercise, exercises
 from tests.bank import Entry, entries
 
 from .known import Shown
+from .tables import markdown_table
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,11 @@ def kill_table(shown: dict[str, Shown]) -> tuple[str, list[Kill]]:
         kills += tried
         rows.append((f"{exercise.number} `{name}`", *_counts(tried)))
     rows.append(("all", *_counts(kills)))
-    head = (
-        "| exercise | wrong | caught by name | of these, named when never seen before | caught without a name "
-        "| left for the hidden test | correct variants | accepted |\n|---|---|---|---|---|---|---|---|"
-    )
-    return "\n".join([head, *(f"| {' | '.join(map(str, row))} |" for row in rows)]), kills
+    columns = (
+        "exercise", "wrong", "caught by name", "of these, named when never seen before", "caught without a name",
+        "left for the hidden test", "correct variants", "accepted",
+    )  # fmt: skip
+    return markdown_table(columns, rows), kills
 
 
 def _counts(kills: list[Kill]) -> tuple[int, ...]:

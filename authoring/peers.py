@@ -30,6 +30,8 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.machine import memory_mib, peak_memory_mib
 from solutions import dpo, grpo
 
+from .tables import markdown_table
+
 TOLERANCE = 1e-5
 DRAWS, PAIRS = 3, 8
 GROUP, PROMPTS, NEW_TOKENS = 4, 8, 24
@@ -390,25 +392,25 @@ def _trl_steps(prompts: list[str], seconds: list[float]) -> None:
 
 def values_table(comparisons: list[Comparison]) -> str:
     """A Markdown row for each comparison."""
-    lines = ["| ours beside TRL's | largest difference | |", "|---|---|---|"]
+    rows = []
     for one in comparisons:
         verdict = (
             "NOT AS EXPECTED" if not one.as_expected else "agrees" if one.agrees else "differs on purpose"
         )
         note = f"{verdict}: {one.convention}" if one.convention else verdict
-        lines.append(f"| {one.quantity} | {one.error:.1e} | {note} |")
-    return "\n".join(lines) + "\n"
+        rows.append((one.quantity, f"{one.error:.1e}", note))
+    return markdown_table(["ours beside TRL's", "largest difference", ""], rows)
 
 
 def costs_table(costs: dict[str, list[Cost]]) -> str:
     """Seconds and memory of a step: the medians of all turns, and the ratio of each turn."""
-    lines = ["| a GRPO step | ours | TRL's | TRL's / ours, each turn |", "|---|---|---|---|"]
+    rows = []
     for name, unit, digits in (("seconds", "s", 2), ("memory", "MiB", 0)):
         ours, theirs = ([getattr(cost, name) for cost in costs[whose]] for whose in WHOSE)
         ratios = ", ".join(f"{their / our:.2f}" for our, their in zip(ours, theirs, strict=True))
         medians = [f"{statistics.median(values):.{digits}f} {unit}" for values in (ours, theirs)]
-        lines.append(f"| {name} | {medians[0]} | {medians[1]} | {ratios} |")
-    return "\n".join(lines) + "\n"
+        rows.append((name, *medians, ratios))
+    return markdown_table(["a GRPO step", "ours", "TRL's", "TRL's / ours, each turn"], rows)
 
 
 def _needs_trl() -> None:

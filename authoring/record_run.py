@@ -6,7 +6,7 @@ from pathlib import Path
 from rlhf_lab.lab import open_lab
 from rlhf_lab.machine import describe_machine
 from rlhf_lab.memory_command import memory_table
-from rlhf_lab.methods import METHODS, compare_methods, to_markdown, to_rows
+from rlhf_lab.methods import METHODS, compare_methods, to_rows
 from rlhf_lab.pictures import png_bytes, ppo_figure
 from rlhf_lab.pipeline import Results, run_pipeline
 from rlhf_lab.real_run import RECORDED
@@ -15,7 +15,7 @@ from rlhf_lab.scorecard import format_card, score_card
 from rlhf_lab.settings import Settings, defaults_for, flag
 
 from .paths import ROOT
-from .tables import write_table
+from .tables import markdown_table, write_table
 
 PAGE = ROOT / "docs" / "runs.md"
 PICTURE = ROOT / "docs" / "smollm2-ratings.png"
@@ -46,7 +46,7 @@ def record_run(folder: Path) -> None:
     }
     write_json(RECORDED, recorded)
     write_bytes(PICTURE, png_bytes(ppo_figure(results.history, goal=recorded["goal"])))
-    write_table(PAGE, "real run", _page(results, recorded, to_markdown(outcomes)))
+    write_table(PAGE, "real run", _page(results, recorded))
 
 
 def _command(settings: Settings) -> str:
@@ -57,7 +57,7 @@ def _command(settings: Settings) -> str:
     return " ".join(["python -m rlhf_lab run", *options])
 
 
-def _page(results: Results, recorded: dict, methods: str) -> str:
+def _page(results: Results, recorded: dict) -> str:
     rm, first, last = results.reward_model, results.history[:5], results.history[-5:]
     before, after = results.ppo["before"], results.ppo["after"]
 
@@ -68,24 +68,46 @@ def _page(results: Results, recorded: dict, methods: str) -> str:
     by_margin = ", ".join(
         f"{kind}: {share:.3f}" for kind, share in rm["heldout_accuracy_by"]["margin"].items()
     )
+    changes = [
+        (
+            "learned reward, mean of the first and of the last five steps",
+            f"{mean(first, 'mean_reward'):+.3f}",
+            f"{mean(last, 'mean_reward'):+.3f}",
+        ),
+        (
+            "VADER, -1 to 1, of the same responses",
+            f"{2 * mean(first, 'judge') - 1:+.3f}",
+            f"{2 * mean(last, 'judge') - 1:+.3f}",
+        ),
+        (
+            "VADER, -1 to 1, of 192 responses to held-out prompts",
+            f"{2 * before['judge'] - 1:+.3f}",
+            f"{2 * after['judge'] - 1:+.3f}",
+        ),
+        ("distinct-2 of these", f"{before['distinct_2']:.3f}", f"{after['distinct_2']:.3f}"),
+        ("end with EOS", f"{before['eos_share']:.0%}", f"{after['eos_share']:.0%}"),
+    ]
+    samples = [
+        (
+            row["prompt"],
+            row["before"],
+            f"{row['judge_before']:.2f}",
+            row["after"],
+            f"{row['judge_after']:.2f}",
+        )
+        for row in recorded["samples"]
+    ]
     lines = [
         f"Measured on {recorded['machine']}. One seed. {seconds}; peak memory "
-        f"{max(figures['peak_memory_mib'] for figures in results.stages.values()):,} MiB. The machine was doing other work "
-        f"at the same time: the seconds are an upper bound.",
+        f"{max(figures['peak_memory_mib'] for figures in results.stages.values()):,} MiB. The machine's cores are "
+        f"shared: the seconds are an upper bound.",
         "",
         "```console",
         f"$ {recorded['command']}",
         *recorded["card"],
         "```",
         "",
-        "| | before | after |",
-        "|---|---|---|",
-        f"| learned reward, mean of the first and of the last five steps | {mean(first, 'mean_reward'):+.3f} "
-        f"| {mean(last, 'mean_reward'):+.3f} |",
-        f"| VADER, -1 to 1, of the same responses | {2 * mean(first, 'judge') - 1:+.3f} | {2 * mean(last, 'judge') - 1:+.3f} |",
-        f"| VADER, -1 to 1, of 192 responses to held-out prompts | {2 * before['judge'] - 1:+.3f} | {2 * after['judge'] - 1:+.3f} |",
-        f"| distinct-2 of these | {before['distinct_2']:.3f} | {after['distinct_2']:.3f} |",
-        f"| end with EOS | {before['eos_share']:.0%} | {after['eos_share']:.0%} |",
+        markdown_table(["", "before", "after"], changes),
         "",
         f"Accuracy of the reward model on held-out pairs by the distance of their mean ratings: {by_margin}; by length "
         f"alone {rm['length_only_accuracy']:.3f}.",
@@ -94,21 +116,11 @@ def _page(results: Results, recorded: dict, methods: str) -> str:
         "",
         "Responses to the same held-out prompts, with VADER's score from 0 to 1:",
         "",
-        "| prompt | before PPO | VADER | after PPO | VADER |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {row['prompt']} | {_cell(row['before'])} | {row['judge_before']:.2f} | {_cell(row['after'])} "
-            f"| {row['judge_after']:.2f} |"
-            for row in recorded["samples"]
-        ),
+        markdown_table(["prompt", "before PPO", "VADER", "after PPO", "VADER"], samples),
         "",
         "DPO and GRPO from the same SFT model, judged by VADER too (0 to 1; `python -m rlhf_lab methods --run FOLDER`; the "
         "accuracy is that of DPO's implicit reward on held-out pairs with a clear margin):",
         "",
-        methods,
+        markdown_table(recorded["methods"][0], (row.values() for row in recorded["methods"])),
     ]
     return "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())

@@ -27,6 +27,8 @@ from rlhf_lab.data import load_data
 from rlhf_lab.scale_out import ranks, steps
 from solutions import grpo, ppo, reward_model, sft
 
+from .tables import markdown_table
+
 TOLERANCE = 1e-5
 ROWS, NEW_TOKENS, GROUP, MAX_LEN = 8, 24, 2, 40
 NOT_CLIPPED = 1e9
@@ -275,16 +277,17 @@ def main() -> int:
         if "--json" in sys.argv[1:]:
             print(json.dumps([asdict(one) for one in comparisons]))
         else:
-            print(
-                f"| {accelerator.num_processes} processes beside one | largest difference | |\n|---|---|---|"
-            )
-            for one in comparisons:
-                verdict = "agrees" if one.agrees else "differs"
-                print(
-                    f"| {one.quantity} | {one.error:.1e} | {verdict if one.as_expected else 'UNEXPECTED'} |"
-                )
+            rows = [(one.quantity, f"{one.error:.1e}", _verdict(one)) for one in comparisons]
+            columns = f"{accelerator.num_processes} processes beside one", "largest difference", ""
+            print(markdown_table(columns, rows))
     accelerator.end_training()
     return 0 if all(one.as_expected for one in comparisons) else 1
+
+
+def _verdict(one: Comparison) -> str:
+    if not one.as_expected:
+        return "UNEXPECTED"
+    return "agrees" if one.agrees else "differs"
 
 
 if __name__ == "__main__":

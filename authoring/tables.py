@@ -1,7 +1,19 @@
 """Tables that a command writes into a page that is otherwise written by hand: each stands between two marks."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
+
+
+def markdown_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table; a line break in a cell becomes a space."""
+    head = list(columns)
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *(f"| {' | '.join(map(_cell, row))} |" for row in rows)])
+
+
+def _cell(value: object) -> str:
+    return " ".join(str(value).replace("|", "\\|").split())
 
 
 def with_table(text: str, name: str, table: str) -> str:

@@ -1,12 +1,14 @@
 """The page of a run on a GPU, and its pictures, out of the results that are there so far."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from rlhf_lab.bench import PHASES
 from rlhf_lab.pictures import png_bytes, ppo_figure, seeds_figure
 from rlhf_lab.runs import write_bytes
+
+from ..tables import markdown_table
 
 ASKED_SECONDS = 90  # for 50 PPO steps of batch 64, of a model of 124 to 135 million parameters
 MISSING = "missing"
@@ -19,7 +21,7 @@ def write_page(out: Path, results: dict) -> None:
     """Write `gpu-run.md` and the pictures into the folder of the run."""
     machine, commands = results["machine"], results["commands"]
     lines = [f"# GPU run: {machine['card']}", "", INTRODUCTION]
-    lines += _table(["what", "here"], list(machine.items()))
+    lines.append(markdown_table(["what", "here"], machine.items()))
     for title, prefix, section in SECTIONS:
         entries = {name: entry for name, entry in commands.items() if name.startswith(prefix)}
         lines += ["", f"## {title}", ""]
@@ -61,7 +63,7 @@ def _runs(entries: Mapping[str, dict]) -> list[str]:
         (name, *(_shown(entry["figures"].get(key)) for key in columns.values()))
         for name, entry in entries.items()
     ]
-    return _table(["run", *columns], rows)
+    return [markdown_table(["run", *columns], rows)]
 
 
 def _grading(out: Path, entries: Mapping[str, dict]) -> list[str]:
@@ -76,8 +78,10 @@ def _grading(out: Path, entries: Mapping[str, dict]) -> list[str]:
         for row in found["rows"]
     ]  # fmt: skip
     trained = "" if found["training"] else " The tests that train were left out."
-    lines = _table(["`train_ppo`", "points", "as expected", "s", "the first sentence to the student"], rows)
-    return [*lines, "", f"{len(rows)} of {found['asked']} examined; {found['confinement']}.{trained}"]
+    table = markdown_table(
+        ["`train_ppo`", "points", "as expected", "s", "the first sentence to the student"], rows
+    )
+    return [table, "", f"{len(rows)} of {found['asked']} examined; {found['confinement']}.{trained}"]
 
 
 def _bench(out: Path, entries: Mapping[str, dict]) -> list[str]:
@@ -95,9 +99,8 @@ def _bench(out: Path, entries: Mapping[str, dict]) -> list[str]:
                     _shown(found.get("naive_over_taught", {}).get(phase)),
                 )
             )  # fmt: skip
-    lines = _table(
-        ["model", "phase", "taught code, s", "floor, s", "speed, share of the floor's", "naive/taught"], rows
-    )
+    columns = "model", "phase", "taught code, s", "floor, s", "speed, share of the floor's", "naive/taught"
+    lines = [markdown_table(columns, rows)]
     for name, entry in entries.items():
         if found := entry["figures"]:
             lines += [
@@ -117,11 +120,6 @@ SECTIONS = (
     ("Grading: the solution and wrong training loops", "grading", _grading),
     ("Speed beside the floor", "bench-", _bench),
 )
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return [f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |" for line in lines]
 
 
 def _shown(value: float | None) -> str:

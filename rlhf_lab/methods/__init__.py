@@ -340,12 +340,6 @@ def to_rows(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
     return [{column: shown(outcome) for column, shown in COLUMNS.items()} for outcome in outcomes]
 
 
-def to_markdown(outcomes: Sequence[Outcome]) -> str:
-    """The same as a Markdown table."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    return "\n".join([*lines, *("| " + " | ".join(row.values()) + " |" for row in to_rows(outcomes))]) + "\n"
-
-
 def recorded_methods() -> list[dict[str, str]]:
     """A row for each method: what `python -m authoring methods` measured, the means over its seeds."""
     outcomes = [Outcome(**entry) for entry in read_json(RECORDED)["outcomes"]]
