@@ -53,7 +53,8 @@ class Settings:
     batch: int = _setting(32, "responses sampled in a PPO step")
     new_tokens: int = _setting(24, "at which a response is cut")
     ppo_lr: float = _setting(1e-4, "learning rate of PPO")
-    ppo_warmup: int = _setting(0, "steps in which PPO's learning rate rises to that")
+    ppo_warmup: int = _setting(0, "steps in which PPO's learning rate rises to that (not the value head's)")
+    value_lr_factor: float = _setting(1.0, "learning rate of the value head, as a multiple of PPO's")
     ppo_epochs: int = _setting(4, "updates on each rollout")
     kl_coef: float = _setting(0.05, "price of a nat of KL to the reference")
 
@@ -80,8 +81,12 @@ PRETRAINED = dict(
 # The snippets are short, and a liked one ends within 20 tokens. In a second epoch SmolLM2 learns them by heart.
 RATED = dict(max_len=28, new_tokens=20, sft_epochs=1)
 # People write in more ways than the toy corpus does: it takes more responses to say which words are liked, and larger
-# steps. AdamW's first steps are its largest (each weight moves by the whole rate), so the rate starts low.
-RATED_PRETRAINED = dict(batch=64, ppo_epochs=2, ppo_lr=2e-5, ppo_warmup=10)
+# steps. AdamW's first steps are its largest (each weight moves by the whole rate), so the rate starts low. The value head
+# starts from nothing: at the model's rate it runs behind the rising reward for thirty steps, and an advantage that is
+# nearly the reward itself favours the tokens next to it, so responses became short and alike.
+RATED_PRETRAINED = dict(
+    batch=64, ppo_epochs=2, ppo_lr=2e-5, ppo_warmup=10, value_lr_factor=10.0, kl_coef=0.06
+)
 
 
 def flag(name: str) -> str:

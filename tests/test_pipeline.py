@@ -19,6 +19,7 @@ from rlhf_lab.pipeline import run_pipeline, start_over
 from rlhf_lab.profiles import PROFILES, Profile
 from rlhf_lab.runs import Run, read_tensors
 from rlhf_lab.settings import Settings
+from rlhf_lab.stages.ppo import optimizer_of
 from rlhf_lab.taught_code import load_code
 from rlhf_lab.watch import StageWatch
 
@@ -476,12 +477,12 @@ def test_the_rate_of_ppo_rises_over_the_warm_up_and_a_resumed_run_goes_on_with_i
     seen = []
 
     def noted_step(policy, optim, batch, **kwargs):
-        seen.append(optim.param_groups[0]["lr"])
+        seen.append([group["lr"] for group in optim.param_groups])
         if len(seen) == 4:  # one step after the last checkpoint
             raise KeyboardInterrupt
         return ppo_step(policy, optim, batch, **kwargs)
 
-    chosen = settings(ppo_lr=1e-3, ppo_warmup=4, steps=6)
+    chosen = settings(ppo_lr=1e-3, ppo_warmup=4, value_lr_factor=5.0, steps=6)
     lab = open_lab(chosen, tmp_path / "run")
     ppo_step = lab.code.ppo.ppo_step
     monkeypatch.setattr(lab.code.ppo, "ppo_step", noted_step)
@@ -489,4 +490,14 @@ def test_the_rate_of_ppo_rises_over_the_warm_up_and_a_resumed_run_goes_on_with_i
     with pytest.raises(KeyboardInterrupt):
         run_pipeline(lab)
     run_pipeline(lab)
-    assert seen == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3, 7.5e-4, 1e-3, 1e-3, 1e-3])
+    model, value_head = zip(*seen)
+    assert model == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3, 7.5e-4, 1e-3, 1e-3, 1e-3])
+    assert value_head == pytest.approx([5e-3] * 8)
+
+
+def test_the_optimizer_has_each_weight_once_and_the_value_head_apart(settings, tmp_path):
+    lab = open_lab(settings(), tmp_path / "run")
+    policy = lab.code.ppo.PolicyWithValueHead(str(lab.base))
+    model, head = optimizer_of(policy, settings(value_lr_factor=5.0)).param_groups
+    assert {*map(id, head["params"])} == {*map(id, policy.value_head.parameters())}
+    assert sorted(map(id, model["params"] + head["params"])) == sorted(map(id, policy.parameters()))

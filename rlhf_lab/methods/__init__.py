@@ -29,7 +29,7 @@ from ..errors import LabError
 from ..machine import memory_mib, peak_memory_mib
 from ..runs import check_finished, read_json, read_tensors
 from ..sampling import Samples, figures_of, sample_heldout, token_logprobs
-from ..stages.ppo import set_rate
+from ..stages.ppo import optimizer_of, set_rate
 from ..student_code import describe
 from ..watch import shuffled
 from .start import Start, start_of_run, start_shipped
@@ -206,7 +206,7 @@ def _ppo(start: Start, ref_lm, seed: int):
         start.reward_fn,
         start.tokenizer,
         list(start.data.prompts_train["prompt"]),
-        torch.optim.AdamW(policy.parameters(), lr=settings.ppo_lr, fused=True),
+        optimizer_of(policy, settings),
         n_steps=settings.steps,
         batch_size=settings.batch,
         max_new_tokens=settings.new_tokens,

@@ -86,13 +86,14 @@ def train(
         LabError: on every rank, when one of them cannot go on.
     """
     settings = lab.settings
-    learner = start.policy if group_size is None else start.policy.lm
-    optim = torch.optim.AdamW(learner.parameters(), lr=settings.ppo_lr, fused=True)
     answers = functools.partial(_answers, lab, start, group_size)
     if group_size is None:
+        learner, optim = start.policy, ppo_stage.optimizer_of(start.policy, settings)
         n_prompts = settings.batch
         step = functools.partial(steps.ppo_step, lab.code.ppo, ppo_epochs=settings.ppo_epochs)
     else:
+        learner = start.policy.lm
+        optim = torch.optim.AdamW(learner.parameters(), lr=settings.ppo_lr, fused=True)
         n_prompts = settings.batch // group_size
         step = functools.partial(steps.grpo_step, lab.code.grpo, n_epochs=settings.ppo_epochs)
 

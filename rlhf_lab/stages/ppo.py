@@ -36,7 +36,7 @@ def train(lab: Lab, folder: Path) -> dict:
 def _train(lab: Lab, folder: Path, policy, ref_policy) -> dict:
     settings = lab.settings
     reward_fn = load_reward_function(lab)
-    optim = torch.optim.AdamW(policy.parameters(), lr=settings.ppo_lr, fused=True)
+    optim = optimizer_of(policy, settings)
     before = judged_samples(lab, ref_policy.lm)
     ratio_errors = _first_ratio_errors(lab, policy, ref_policy, reward_fn)
 
@@ -123,10 +123,22 @@ def _train(lab: Lab, folder: Path, policy, ref_policy) -> dict:
     }
 
 
+def optimizer_of(policy, settings: Settings) -> torch.optim.AdamW:
+    """AdamW over the whole policy, with a rate of its own for the value head."""
+    head = list(policy.value_head.parameters())
+    own = {id(parameter) for parameter in head}
+    model = [parameter for parameter in policy.parameters() if id(parameter) not in own]
+    groups = [{"params": model}, {"params": head, "lr": settings.ppo_lr * settings.value_lr_factor}]
+    return torch.optim.AdamW(groups, lr=settings.ppo_lr, fused=True)
+
+
 def set_rate(optim: torch.optim.Optimizer, settings: Settings, step: int) -> None:
-    """Set the learning rate of a PPO step: it rises in equal parts over the steps of the warm-up."""
-    for group in optim.param_groups:
-        group["lr"] = settings.ppo_lr * min(1.0, (step + 1) / max(settings.ppo_warmup, 1))
+    """Set the model's learning rate of a step: it rises in equal parts over the steps of the warm-up.
+
+    A value head keeps its rate: the critic may learn what a prompt is worth before the policy moves.
+    """
+    model = optim.param_groups[0]
+    model["lr"] = settings.ppo_lr * min(1.0, (step + 1) / max(settings.ppo_warmup, 1))
 
 
 def load_policies(lab: Lab):
