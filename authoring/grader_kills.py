@@ -1,7 +1,6 @@
 """Which wrong implementation of the bank the hidden tests catch, and whether on its own exercise only."""
 
 import multiprocessing
-import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
@@ -25,7 +24,6 @@ class Sentence:
         score, max: of the exercise that the implementation is of.
         elsewhere: the other exercises that lost points.
         messages: of its own exercise.
-        seconds: that the examination took.
     """
 
     entry: Entry
@@ -33,7 +31,6 @@ class Sentence:
     max: float
     elsewhere: tuple[str, ...]
     messages: tuple[str, ...]
-    seconds: float
 
     @property
     def right(self) -> bool:
@@ -60,12 +57,11 @@ def _examine(job: tuple[str, int, list[str], bool]) -> Sentence:
         _examiner = Examiner(training=training, naming=False)
         # the solution's own verdicts are looked up from here on
         _examiner.examine(package_of(None), names)
-    entry, started = entries(name)[at], time.monotonic()
+    entry = entries(name)[at]
     verdicts = _examiner.examine(package_of(entry), names)
-    seconds = time.monotonic() - started
     elsewhere = tuple(n for n, verdict in verdicts.items() if n != name and verdict.score < verdict.max)
     own = verdicts[name]
-    return Sentence(entry, own.score, own.max, elsewhere, own.messages, seconds)
+    return Sentence(entry, own.score, own.max, elsewhere, own.messages)
 
 
 def package_of(entry: Entry | None) -> dict[str, bytes]:
@@ -79,9 +75,7 @@ def package_of(entry: Entry | None) -> dict[str, bytes]:
 
 def kill_table(sentences: list[Sentence]) -> str:
     """The table as Markdown."""
-    columns = (
-        "exercise", "wrong", "caught", "on the right exercise only", "correct variants", "accepted", "seconds",
-    )  # fmt: skip
+    columns = "exercise", "wrong", "caught", "on the right exercise only", "correct variants", "accepted"
     rows = []
     for name in dict.fromkeys(sentence.entry.exercise for sentence in sentences):
         number = exercises()[name].number
@@ -100,7 +94,6 @@ def _row(title: str, sentences: list[Sentence]) -> tuple[object, ...]:
         sum(not s.elsewhere for s in caught),
         len(right),
         sum(s.right for s in right),
-        f"{sum(s.seconds for s in sentences):.0f}",
     )
 
 

@@ -191,13 +191,14 @@ with lab.todo("RMDataset", "rm_loss", "train_rm"):
 # python -m rlhf_lab run --backbone smollm2 --data ratings --code rlhf_exercises
 # ```
 #
-# The same stages, the same code, 120 times as many weights. A few settings differ. A pretrained model knows its language: SFT and
-# reward model take one epoch, and the learning rates are smaller (2e-5 in PPO, where `tiny` has 1e-4, after a warm-up of ten
-# steps, because the first steps of AdamW are its largest). The **value head** is the one part that knows nothing yet, so it
-# learns ten times as fast. At the model's own rate it stayed behind the rising reward for thirty steps; an advantage is then
-# nearly the reward itself, largest for the tokens next to it, and the responses became short and alike. And people write in
-# more ways than the toy corpus does, so a step takes 64 responses to find out which words are liked. PPO is paid by the
-# reward model that has learnt from the raters. The judge is VADER, which nothing was trained on.
+# The same stages, the same code, 120 times as many weights. A few settings differ. A pretrained model knows its
+# language: SFT and reward model take one epoch, and the learning rates are smaller (2e-5 in PPO, where `tiny` has 1e-4,
+# after a warm-up of ten steps, because the first steps of AdamW are its largest). The **value head** is the one part
+# that knows nothing yet, so it learns ten times as fast. At the model's own rate it stayed behind the rising reward for
+# thirty steps; an advantage is then nearly the reward times $\lambda$ for each token in between, largest for EOS, and
+# the responses became short and alike. And people write in more ways than the toy corpus does, so a step takes 64
+# responses to find out which words are liked. PPO is paid by the reward model that has learnt from the raters. The
+# judge is VADER, which nothing was trained on.
 
 # %%
 run = lab.recorded_run()
