@@ -30,9 +30,9 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.machine import memory_mib, peak_memory_mib
 from solutions import dpo, grpo
 
+from .comparison import Comparison
 from .tables import markdown_table
 
-TOLERANCE = 1e-5
 DRAWS, PAIRS = 3, 8
 GROUP, PROMPTS, NEW_TOKENS = 4, 8, 24
 LEARNING_RATE, KL_COEF = 1e-5, 0.04  # small steps, so that responses stay as long as they are for both
@@ -40,28 +40,8 @@ WARM_UP, STEPS, TURNS = 3, 20, 3
 WHOSE = ("ours", "TRL's")
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One quantity of ours beside TRL's.
-
-    Attributes:
-        error: the largest difference over the draws; relative where the value is above 1.
-        convention: what had to be made equal first, or what differs on purpose; empty where nothing does.
-        agrees: whether the two are meant to agree.
-    """
-
-    quantity: str
-    error: float
-    convention: str = ""
-    agrees: bool = True
-
-    @property
-    def as_expected(self) -> bool:
-        return (self.error <= TOLERANCE) == self.agrees
-
-
 def compare_values() -> list[Comparison]:
-    """All quantities, each on several random batches."""
+    """All quantities, each on several random batches; where a value is above 1, its difference is relative."""
     _needs_trl()
     quiet_transformers()
     datasets.disable_progress_bars()

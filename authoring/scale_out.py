@@ -13,7 +13,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from unittest import mock
 
 import torch
@@ -27,32 +27,15 @@ from rlhf_lab.data import load_data
 from rlhf_lab.scale_out import ranks, steps
 from solutions import grpo, ppo, reward_model, sft
 
+from .comparison import Comparison
 from .tables import markdown_table
 
-TOLERANCE = 1e-5
 ROWS, NEW_TOKENS, GROUP, MAX_LEN = 8, 24, 2, 40
 NOT_CLIPPED = 1e9
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One quantity of all ranks together beside that of one process.
-
-    Attributes:
-        error: the largest difference; of a gradient relative to its largest entry, of a figure to 1 or its own size.
-        agrees: whether the two are meant to agree.
-    """
-
-    quantity: str
-    error: float
-    agrees: bool = True
-
-    @property
-    def as_expected(self) -> bool:
-        return (self.error <= TOLERANCE) == self.agrees
-
-
 def compare(accelerator: Accelerator) -> list[Comparison]:
+    """All quantities; a gradient's difference is relative to its largest entry, a figure's to 1 or its own size."""
     quiet_transformers()
     return [*_compare_ppo(accelerator), *_compare_grpo(accelerator), *_compare_supervised(accelerator)]
 
@@ -174,8 +157,12 @@ def _compare_ppo(accelerator: Accelerator) -> list[Comparison]:
         Comparison("PPO: gradient, clipped", _distance(found_clipped, clipped)),
         Comparison("PPO: gradient, through DistributedDataParallel", _distance(wrapped, gradient)),
         Comparison("PPO: figures", _largest_difference(found_info, info)),
-        Comparison("PPO: gradient, whitened on each rank alone", _distance(whitened_alone, gradient), False),
-        Comparison("PPO: gradient, mean of the ranks' means", _distance(mean_of_means, gradient), False),
+        Comparison(
+            "PPO: gradient, whitened on each rank alone", _distance(whitened_alone, gradient), agrees=False
+        ),
+        Comparison(
+            "PPO: gradient, mean of the ranks' means", _distance(mean_of_means, gradient), agrees=False
+        ),
     ]
 
 
@@ -247,7 +234,7 @@ def _compare_supervised(accelerator: Accelerator) -> list[Comparison]:
         Comparison(
             "`train_sft` as it is, prepared by Accelerate: gradient",
             _one_step(accelerator, sft.train_sft, lm, texts, device),
-            False,
+            agrees=False,
         ),
         Comparison(
             "`train_rm` as it is, prepared by Accelerate: gradient",
