@@ -205,12 +205,11 @@ def _methods(arguments: argparse.Namespace) -> int:
     from rlhf_lab.runs import write_json
 
     from .paths import README
-    from .tables import markdown_table, write_table
+    from .tables import table_of_rows, write_table
 
     outcomes = compare_methods("solutions", METHODS, seeds=[0, 1, 2])
     write_json(RECORDED, to_json(outcomes))
-    rows = to_rows(outcomes)
-    table = markdown_table(rows[0], (row.values() for row in rows))
+    table = table_of_rows(to_rows(outcomes))
     write_table(README, "methods", table)
     print(table)
     return 2 if any(outcome.missed for outcome in outcomes) else 0

@@ -15,7 +15,7 @@ from rlhf_lab.scorecard import format_card, score_card
 from rlhf_lab.settings import Settings, defaults_for, flag
 
 from .paths import ROOT
-from .tables import markdown_table, write_table
+from .tables import markdown_table, table_of_rows, write_table
 
 PAGE = ROOT / "docs" / "runs.md"
 PICTURE = ROOT / "docs" / "smollm2-ratings.png"
@@ -64,6 +64,10 @@ def _page(results: Results, recorded: dict) -> str:
     def mean(entries: list[dict], name: str) -> float:
         return sum(entry[name] for entry in entries) / len(entries)
 
+    def vader(judge: float) -> str:
+        """On its own scale, not on the judge's of 0 to 1."""
+        return f"{2 * judge - 1:+.3f}"
+
     seconds = ", ".join(f"{name} {figures['seconds']:.0f} s" for name, figures in results.stages.items())
     by_margin = ", ".join(
         f"{kind}: {share:.3f}" for kind, share in rm["heldout_accuracy_by"]["margin"].items()
@@ -74,15 +78,11 @@ def _page(results: Results, recorded: dict) -> str:
             f"{mean(first, 'mean_reward'):+.3f}",
             f"{mean(last, 'mean_reward'):+.3f}",
         ),
-        (
-            "VADER, -1 to 1, of the same responses",
-            f"{2 * mean(first, 'judge') - 1:+.3f}",
-            f"{2 * mean(last, 'judge') - 1:+.3f}",
-        ),
+        ("VADER, -1 to 1, of the same responses", vader(mean(first, "judge")), vader(mean(last, "judge"))),
         (
             "VADER, -1 to 1, of 192 responses to held-out prompts",
-            f"{2 * before['judge'] - 1:+.3f}",
-            f"{2 * after['judge'] - 1:+.3f}",
+            vader(before["judge"]),
+            vader(after["judge"]),
         ),
         ("distinct-2 of these", f"{before['distinct_2']:.3f}", f"{after['distinct_2']:.3f}"),
         ("end with EOS", f"{before['eos_share']:.0%}", f"{after['eos_share']:.0%}"),
@@ -121,6 +121,6 @@ def _page(results: Results, recorded: dict) -> str:
         "DPO and GRPO from the same SFT model, judged by VADER too (0 to 1; `python -m rlhf_lab methods --run FOLDER`; the "
         "accuracy is that of DPO's implicit reward on held-out pairs with a clear margin):",
         "",
-        markdown_table(recorded["methods"][0], (row.values() for row in recorded["methods"])),
+        table_of_rows(recorded["methods"]),
     ]
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """Tables that a command writes into a page that is otherwise written by hand: each stands between two marks."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 
@@ -10,6 +10,11 @@ def markdown_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> 
     head = list(columns)
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *(f"| {' | '.join(map(_cell, row))} |" for row in rows)])
+
+
+def table_of_rows(rows: Sequence[Mapping[str, object]]) -> str:
+    """A Markdown table whose columns are the names that every row has."""
+    return markdown_table(rows[0], (row.values() for row in rows))
 
 
 def _cell(value: object) -> str:
