@@ -125,11 +125,9 @@ def _train(lab: Lab, folder: Path, policy, ref_policy) -> dict:
 
 def optimizer_of(policy, settings: Settings) -> torch.optim.AdamW:
     """AdamW over the whole policy, with a rate of its own for the value head."""
-    head = list(policy.value_head.parameters())
-    own = {id(parameter) for parameter in head}
-    model = [parameter for parameter in policy.parameters() if id(parameter) not in own]
-    groups = [{"params": model}, {"params": head, "lr": settings.ppo_lr * settings.value_lr_factor}]
-    return torch.optim.AdamW(groups, lr=settings.ppo_lr, fused=True)
+    model = [weight for name, weight in policy.named_parameters() if not name.startswith("value_head.")]
+    head = {"params": policy.value_head.parameters(), "lr": settings.ppo_lr * settings.value_lr_factor}
+    return torch.optim.AdamW([{"params": model}, head], lr=settings.ppo_lr, fused=True)
 
 
 def set_rate(optim: torch.optim.Optimizer, settings: Settings, step: int) -> None:
